@@ -1,0 +1,24 @@
+// The one machine of the process, and what is current on the calling thread. torch's registrations
+// are process-wide, so this is the one place where the simulator keeps process-wide state.
+#pragma once
+
+#include "sim/core/simulator.h"
+
+#include <c10/core/Stream.h>
+
+namespace swapline::sim {
+
+int current_device();
+// Throws c10::Error when there is no such device.
+void set_current_device(int device);
+
+StreamId current_stream(int device);
+void set_current_stream(int device, StreamId stream);
+
+c10::Stream to_stream(int device, StreamId id);
+
+// Fails with a clear error when the library was loaded after autograd had started its device
+// threads. Checked once, at the first tensor.
+void check_loaded_in_time();
+
+}  // namespace swapline::sim

@@ -1,0 +1,290 @@
+// The autograd function: forward without grad, backward runs the layer again with grad.
+#include "swapline/layer_input/input_ledger.h"
+#include "swapline/layer_input/layer_inputs.h"
+#include "swapline/layer_input/replay_state.h"
+
+#include <array>
+#include <memory>
+#include <unordered_set>
+#include <utility>
+
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+namespace swapline {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// All that backward needs besides the input.
+struct LayerRun : torch::CustomClassHolder {
+  LayerInputs::Layer layer;
+  std::vector<at::Tensor> others;  // undefined ones included
+  std::vector<uint32_t> versions;  // of `others`
+  bool input_requires_grad = false;
+  size_t num_outputs = 0;
+  ReplayState state;
+  HandlePtr handle;
+
+  LayerRun(LayerInputs::Layer layer,
+           std::vector<at::Tensor> others,
+           ReplayState state,
+           HandlePtr handle)
+      : layer(std::move(layer)),
+        others(std::move(others)),
+        state(std::move(state)),
+        handle(std::move(handle)) {
+    for (const at::Tensor& other : this->others) {
+      versions.push_back(version_of(other));
+    }
+  }
+
+  static uint32_t version_of(const at::Tensor& tensor) {
+    return tensor.defined() && !tensor.is_inference() ? tensor._version() : 0;
+  }
+
+  void check_versions() const {
+    for (size_t i = 0; i < others.size(); ++i) {
+      TORCH_CHECK(version_of(others[i]) == versions[i],
+                  "recompute: the layer's argument ",
+                  i + 1,
+                  " was modified by an in-place operation after its forward");
+    }
+  }
+};
+
+constexpr auto kRun = "run";
+
+c10::intrusive_ptr<LayerRun> run_of(const AutogradContext& context) {
+  const auto found = context.saved_data.find(kRun);
+  TORCH_CHECK(found != context.saved_data.end(), "recompute: its graph has been freed");
+  return c10::static_intrusive_pointer_cast<LayerRun>(found->second.toCapsule());
+}
+
+at::Tensor as_leaf(const at::Tensor& tensor, bool requires_grad) {
+  return tensor.defined() ? tensor.detach().set_requires_grad(requires_grad) : tensor;
+}
+
+void refuse_partial_backward() {
+  TORCH_CHECK(!at::GradMode::is_enabled(),
+              "recompute: double backward (create_graph=True) is not supported");
+  TORCH_CHECK(torch::autograd::Engine::get_default_engine().is_checkpoint_valid(),
+              "recompute: torch.autograd.grad() and backward(inputs=...) are not supported: the "
+              "layer's parameters get their gradients inside its backward");
+}
+
+// Tells the ledger how high memory stands when a node of a backward has run.
+struct MemorySampler : torch::autograd::FunctionPostHook {
+  explicit MemorySampler(std::shared_ptr<InputLedger> ledger) : ledger(std::move(ledger)) {}
+  variable_list operator()(const variable_list& outputs, const variable_list& /*inputs*/) override {
+    ledger->note_memory();
+    return outputs;
+  }
+  std::shared_ptr<InputLedger> ledger;
+};
+
+// On every node of the graph behind `outputs` that dies with it.
+void sample_memory(const variable_list& outputs, InputLedger& ledger) {
+  std::vector<torch::autograd::Node*> found;
+  std::unordered_set<torch::autograd::Node*> seen;
+  const auto add = [&](torch::autograd::Node* node) {
+    // Those without next edges accumulate into a parameter and live as long as it does.
+    if (node != nullptr && node->num_outputs() > 0 && seen.insert(node).second) {
+      found.push_back(node);
+    }
+  };
+  for (const at::Tensor& output : outputs) {
+    add(output.grad_fn().get());
+  }
+  while (!found.empty()) {
+    torch::autograd::Node* node = found.back();
+    found.pop_back();
+    node->add_post_hook(std::make_unique<MemorySampler>(ledger.shared_from_this()));
+    for (const auto& edge : node->next_edges()) {
+      add(edge.function.get());
+    }
+  }
+}
+
+class RunningAgain {
+ public:
+  explicit RunningAgain(InputLedger& ledger) : ledger_(ledger) { ledger_.set_running_again(true); }
+  ~RunningAgain() { ledger_.set_running_again(false); }
+  RunningAgain(const RunningAgain&) = delete;
+  RunningAgain& operator=(const RunningAgain&) = delete;
+
+ private:
+  InputLedger& ledger_;
+};
+
+struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
+  // `inputs`: hidden_states, then the defined ones of run->others.
+  static variable_list forward(AutogradContext* context,
+                               const c10::intrusive_ptr<LayerRun>& run,
+                               at::TensorList inputs) {
+    context->set_materialize_grads(false);
+    const ReplayScope scope;
+    std::vector<at::Tensor> outputs = run->layer(inputs.front(), run->others);
+    run->num_outputs = outputs.size();
+    context->saved_data[kRun] = c10::IValue::make_capsule(run);
+    return outputs;
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list grad_outputs) {
+    refuse_partial_backward();
+    const auto run = run_of(*context);
+    const bool runs_again = torch::autograd::get_current_graph_task_keep_graph();
+    InputLedger& ledger = run->handle->ledger();
+    run->check_versions();
+    variable_list grads = run_with_grad(*run, grad_outputs);
+    ledger.finish(*run->handle, runs_again);
+    if (!runs_again) {
+      run->layer = nullptr;
+      run->others.clear();
+    }
+    return grads;
+  }
+
+  // Gradients of forward's arguments: none for `run`, then one for each input.
+  static variable_list run_with_grad(LayerRun& run, const variable_list& grad_outputs) {
+    InputLedger& ledger = run.handle->ledger();
+    const at::Tensor input = as_leaf(ledger.take(*run.handle), run.input_requires_grad);
+    std::vector<at::Tensor> others;
+    for (const at::Tensor& other : run.others) {
+      others.push_back(as_leaf(other, other.defined() && other.requires_grad()));
+    }
+    variable_list outputs = run_again(run, input, others);
+    const bool is_sampled = ledger.recomputed(*run.handle);
+    if (is_sampled) {
+      sample_memory(outputs, ledger);
+    }
+    backward_through(run, std::move(outputs), grad_outputs);
+    if (is_sampled) {
+      ledger.end_samples();
+    }
+    variable_list grads = {at::Tensor(), input.grad()};
+    for (const at::Tensor& other : others) {
+      if (other.defined()) {
+        grads.push_back(other.grad());
+      }
+    }
+    return grads;
+  }
+
+  static variable_list run_again(LayerRun& run,
+                                 const at::Tensor& input,
+                                 const std::vector<at::Tensor>& others) {
+    InputLedger& ledger = run.handle->ledger();
+    const ReplayScope scope(run.state, input.device(), ledger.options().preserve_rng_state);
+    const RunningAgain running(ledger);
+    const at::AutoGradMode with_grad(true);
+    variable_list outputs = run.layer(input, others);
+    TORCH_CHECK(outputs.size() == run.num_outputs,
+                "recompute: the layer returned ",
+                outputs.size(),
+                " tensors, and ",
+                run.num_outputs,
+                " in forward");
+    return outputs;
+  }
+
+  // The gradients of parameters are accumulated in here.
+  static void backward_through(const LayerRun& run,
+                               variable_list outputs,
+                               const variable_list& grad_outputs) {
+    variable_list roots;
+    variable_list root_grads;
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      if (grad_outputs[i].defined() && outputs[i].requires_grad()) {
+        roots.push_back(std::move(outputs[i]));
+        root_grads.push_back(grad_outputs[i]);
+      }
+    }
+    outputs.clear();
+    if (!roots.empty()) {
+      torch::autograd::backward(roots, root_grads);
+    }
+  }
+};
+
+using RecomputeNode = torch::autograd::CppNode<RecomputeFunction>;
+
+struct Search {
+  HandlePtr found;
+  bool is_complete = true;  // false: the graph goes on further than was looked
+};
+
+// The recompute that `tensor` comes from, if there is one close by.
+Search find_producer(const at::Tensor& tensor) {
+  constexpr size_t kMostNodes = 32;
+  std::array<torch::autograd::Node*, kMostNodes> nodes{};
+  size_t num_nodes = 0;
+  if (auto* first = tensor.grad_fn().get()) {
+    nodes[num_nodes++] = first;
+  }
+  for (size_t i = 0; i < num_nodes; ++i) {
+    if (auto* node = dynamic_cast<RecomputeNode*>(nodes[i])) {
+      return {node->ctx_.saved_data.empty() ? HandlePtr() : run_of(node->ctx_)->handle, true};
+    }
+    for (const auto& edge : nodes[i]->next_edges()) {
+      if (edge.function == nullptr) {
+        continue;
+      }
+      if (num_nodes == kMostNodes) {
+        return {HandlePtr(), false};
+      }
+      nodes[num_nodes++] = edge.function.get();
+    }
+  }
+  return {};
+}
+
+bool any_requires_grad(const at::Tensor& hidden_states, const std::vector<at::Tensor>& others) {
+  bool any = hidden_states.requires_grad();
+  for (const at::Tensor& other : others) {
+    any = any || (other.defined() && other.requires_grad());
+  }
+  return any;
+}
+
+}  // namespace
+
+std::vector<at::Tensor> LayerInputs::recompute(Layer layer,
+                                               const at::Tensor& hidden_states,
+                                               std::vector<at::Tensor> others) {
+  TORCH_CHECK(hidden_states.defined(), "recompute: hidden_states is undefined");
+  if (!at::GradMode::is_enabled() || !any_requires_grad(hidden_states, others)) {
+    return layer(hidden_states, others);
+  }
+  Search before = find_producer(hidden_states);
+  if (!before.is_complete) {
+    before.found = ledger_->last_entered();
+  }
+  ReplayState state(hidden_states.device(), options().preserve_rng_state);
+  HandlePtr handle = ledger_->enter(hidden_states, before.found);
+  std::vector<at::Tensor> inputs = {hidden_states};
+  for (const at::Tensor& other : others) {
+    if (other.defined()) {
+      inputs.push_back(other);
+    }
+  }
+  auto run = c10::make_intrusive<LayerRun>(
+      std::move(layer), std::move(others), std::move(state), std::move(handle));
+  run->input_requires_grad = hidden_states.requires_grad();
+  return RecomputeFunction::apply(run, at::TensorList(inputs));
+}
+
+at::Tensor LayerInputs::recompute(std::function<at::Tensor(const at::Tensor&)> layer,
+                                  const at::Tensor& hidden_states) {
+  const Layer as_list = [layer = std::move(layer)](const at::Tensor& hidden,
+                                                   const std::vector<at::Tensor>&) {
+    return std::vector<at::Tensor>{layer(hidden)};
+  };
+  return recompute(as_list, hidden_states).front();
+}
+
+}  // namespace swapline

@@ -1,0 +1,78 @@
+// Allocation and zeroing of the host arena, and its tensors.
+#include "swapline/optimizer/host_states.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
+
+namespace swapline::detail {
+
+void HostStates::add(std::span<const StateShape> shapes, size_t zeros_bytes) {
+  if (shapes.empty()) {
+    return;
+  }
+  std::vector<Block> layouts = plan_blocks(shapes, context_->options().host.slab_bytes);
+  std::vector<std::shared_ptr<Memory>> blocks;
+  size_t longest_row = 0;
+  for (const auto& layout : layouts) {
+    auto memory = std::make_shared<Memory>();
+    memory->context = context_;
+    for (int state = 0; state < layout.num_states; ++state) {
+      memory->rows.push_back(context_->host().allocate(layout.row_bytes));
+      memory->rows.back().wait_for_uses();
+    }
+    longest_row = std::max(longest_row, layout.row_bytes);
+    blocks.push_back(std::move(memory));
+  }
+
+  auto& copies = context_->copies();
+  const auto zeros = at::zeros({static_cast<int64_t>(std::min(longest_row, zeros_bytes))},
+                               at::TensorOptions().dtype(at::kByte).device(context_->device()));
+  context_->note_device_memory(zeros.storage(), MemoryKind::kOptimizerStates);
+  const SharedEvent zeroed = record_event(copies.compute_stream());
+  context_->order().make_wait(copies.d2h_stream(), *zeroed, Wait::kSwapOutAfterProducer);
+  try {
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      zero(*blocks[i], layouts[i].row_bytes, zeros);
+    }
+  } catch (...) {
+    copies.d2h_stream().synchronize();
+    throw;
+  }
+  copies.d2h_stream().synchronize();
+
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    for (const auto& [shape, offset] : layouts[i].placements) {
+      places_[shape.param] = {layouts_.size(), offset};
+      state_bytes_ += shape.bytes();
+    }
+    layouts_.push_back(std::move(layouts[i]));
+    blocks_.push_back(std::move(blocks[i]));
+  }
+}
+
+void HostStates::zero(Memory& memory, size_t row_bytes, const at::Tensor& zeros) const {
+  const size_t step = zeros.storage().nbytes();
+  for (auto& row : memory.rows) {
+    for (size_t begin = 0; begin < row_bytes; begin += step) {
+      context_->copies().copy_out(
+          zeros.storage(), 0, row, begin, std::min(step, row_bytes - begin));
+    }
+  }
+}
+
+at::Tensor HostStates::tensor(int64_t param,
+                              int state,
+                              at::IntArrayRef sizes,
+                              at::IntArrayRef strides,
+                              at::ScalarType dtype) const {
+  const Place& place = places_.at(param);
+  std::shared_ptr<Memory> memory = blocks_[place.block];
+  void* const data = static_cast<char*>(memory->rows[state].data()) + place.offset_bytes;
+  return at::from_blob(
+      data, sizes, strides, [memory](void*) {}, at::TensorOptions().dtype(dtype).device(at::kCPU));
+}
+
+}  // namespace swapline::detail

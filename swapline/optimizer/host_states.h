@@ -1,0 +1,63 @@
+// The host arena: every state of every parameter, in pinned memory, as ordinary host tensors.
+#pragma once
+
+#include "swapline/memory/host_pool.h"
+#include "swapline/optimizer/chunk_plan.h"
+#include "swapline/swap/swap_context.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace swapline::detail {
+
+// Grows by whole blocks; never moves or frees what it holds before its end. Tensors made from it
+// keep their block alive.
+class HostStates {
+ public:
+  explicit HostStates(std::shared_ptr<SwapContext> context) : context_(std::move(context)) {}
+
+  // Adds zeroed states for parameters that have none yet. The zeros come from the device by copies
+  // of at most `zeros_bytes` each, so that the host never touches the pages; the calling thread
+  // waits for them. Throws HostMemoryError, or what the device throws; nothing is added then.
+  void add(std::span<const StateShape> shapes, size_t zeros_bytes);
+
+  bool contains(int64_t param) const { return places_.count(param) != 0; }
+  std::span<const Block> blocks() const { return layouts_; }
+  size_t state_bytes() const { return state_bytes_; }  // of the elements, without padding
+
+  PinnedBuffer& row(size_t block, int state) { return blocks_[block]->rows[state]; }
+
+  // State number `state` of `param` as a dense host tensor. Requires: contains(param), and no copy
+  // of its bytes in flight when it is read or written.
+  at::Tensor tensor(int64_t param,
+                    int state,
+                    at::IntArrayRef sizes,
+                    at::IntArrayRef strides,
+                    at::ScalarType dtype) const;
+
+ private:
+  struct Memory {
+    std::shared_ptr<SwapContext> context;  // owns the pool: must outlive the rows
+    std::vector<PinnedBuffer> rows;
+  };
+  struct Place {
+    size_t block;
+    size_t offset_bytes;
+  };
+
+  void zero(Memory& memory, size_t row_bytes, const at::Tensor& zeros) const;
+
+  std::shared_ptr<SwapContext> context_;
+  std::vector<Block> layouts_;
+  std::vector<std::shared_ptr<Memory>> blocks_;  // one per layout
+  std::unordered_map<int64_t, Place> places_;
+  size_t state_bytes_ = 0;
+};
+
+}  // namespace swapline::detail

@@ -1,0 +1,93 @@
+// The three-stream pipeline: while chunk k is updated, k+1 comes in and k−1 goes out.
+//
+// Waits, all by name (StreamOrder):
+//   load k    h2d      after the slot's allocation (kSwapInAfterAllocation), the slot's last store
+//                      (kLoadAfterSlotFree) and the chunk's last store, a step ago
+//                      (kLoadAfterStore)
+//   update k  compute  after load k (kUpdateAfterLoad)
+//   store k   d2h      after update k (kStoreAfterUpdate)
+//   release   compute  after the slot's last store (kReleaseSlotAfterStore, by the context)
+// Compute never waits for a store inside a step: the last stores run under the next forward.
+#pragma once
+
+#include "swapline/optimizer/chunk_plan.h"
+#include "swapline/optimizer/host_states.h"
+#include "swapline/optimizer/slot_ring.h"
+#include "swapline/optimizer/step_times.h"
+#include "swapline/swap/swap_context.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace swapline::detail {
+
+class SwapPipeline {
+ public:
+  // Enqueues the update of a chunk on the compute stream. `slot`: the chunk's states, row after
+  // row.
+  using Update = std::function<void(const Chunk& chunk, const at::Tensor& slot)>;
+
+  SwapPipeline(std::shared_ptr<SwapContext> context, HostStates& states, int num_slots);
+  // Waits for its copies.
+  ~SwapPipeline();
+
+  // Cuts the host states anew. Requires: drain() since the last copy.
+  void set_slot_bytes(size_t slot_bytes);
+  std::span<const Chunk> chunks() const { return chunks_; }
+  size_t slot_bytes() const { return slot_bytes_; }
+
+  // Begins to load the first of `chunks` into the slots; nothing if that was done before, or if the
+  // device has no room for a slot now.
+  void prefetch(std::span<const size_t> chunks);
+  // Loads, updates and stores `chunks`; what was prefetched and is not among them is dropped.
+  // An exception from a copy, an allocation or `update` comes out after every copy is done and
+  // every slot is free; chunks whose update was not reached are unchanged on the host.
+  void run(std::span<const size_t> chunks, const Update& update);
+
+  // The calling thread waits until the host states are whole. Drops what was prefetched, so that a
+  // change made to the host states from now on is seen by the next step.
+  void drain();
+
+  SlotRing& slots() { return slots_; }
+  const SlotRing& slots() const { return slots_; }
+  // Copies of run() and prefetch() since construction.
+  int64_t num_copies_in() const { return num_copies_in_; }
+  int64_t num_copies_out() const { return num_copies_out_; }
+  StepTimer& timer() { return timer_; }
+
+ private:
+  struct Loaded {
+    size_t chunk;
+    Slot slot;
+  };
+
+  void load(size_t chunk);
+  void update(const Loaded& loaded, const Update& update);
+  void store(Loaded& loaded);
+  void copy_rows(const Chunk& chunk, const Slot& slot, bool out);
+  void drop_unwanted(std::span<const size_t> chunks);
+  void abandon() noexcept;
+
+  std::shared_ptr<SwapContext> context_;
+  HostStates& states_;
+  const size_t num_slots_;
+  size_t slot_bytes_ = 0;
+  std::vector<Chunk> chunks_;
+  std::vector<SharedEvent> stored_;  // per chunk: its last copy out; null before the first
+  SharedEvent last_load_;
+  SharedEvent last_store_;
+  SlotRing slots_;
+  std::deque<Loaded> loaded_;  // in the order of their updates
+  StepTimer timer_;
+  int64_t num_copies_in_ = 0;
+  int64_t num_copies_out_ = 0;
+};
+
+}  // namespace swapline::detail

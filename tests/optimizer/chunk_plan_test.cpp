@@ -1,0 +1,217 @@
+// Properties of the chunk plan over random sets of parameters, and its figures for known models.
+#include "swapline/optimizer/chunk_plan.h"
+
+#include <algorithm>
+#include <bit>
+#include <map>
+#include <numeric>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <rapidcheck/gtest.h>
+
+namespace swapline {
+namespace {
+
+constexpr size_t kMiB = size_t{1} << 20;
+constexpr size_t kSlab = 64 * kMiB;
+
+size_t state_bytes(const std::vector<StateShape>& shapes) {
+  return std::accumulate(
+      shapes.begin(), shapes.end(), size_t{0}, [](size_t sum, const auto& shape) {
+        return sum + shape.bytes();
+      });
+}
+
+std::vector<StateShape> fp32_shapes(const std::vector<int64_t>& numels) {
+  std::vector<StateShape> shapes;
+  for (const int64_t numel : numels) {
+    shapes.push_back({static_cast<int64_t>(shapes.size()), numel, 4, 2});
+  }
+  return shapes;
+}
+
+std::vector<StateShape> any_shapes() {
+  const auto sizes = *rc::gen::nonEmpty(rc::gen::container<std::vector<int64_t>>(
+      rc::gen::oneOf(rc::gen::inRange<int64_t>(1, 300), rc::gen::inRange<int64_t>(1, 100000))));
+  std::vector<StateShape> shapes;
+  for (const int64_t numel : sizes) {
+    shapes.push_back({static_cast<int64_t>(shapes.size()),
+                      numel,
+                      *rc::gen::element<size_t>(2, 4, 8),
+                      *rc::gen::element(2, 2, 3)});
+  }
+  return shapes;
+}
+
+ArenaOptions any_arena() {
+  ArenaOptions options;
+  options.times = *rc::gen::inRange<int64_t>(1, 200);
+  options.num_slots = *rc::gen::inRange(3, 6);
+  options.link_bytes_per_s = *rc::gen::element(1e9, 25e9);
+  options.copy_latency_s = *rc::gen::element(0.0, 1e-6, 1e-5);
+  return options;
+}
+
+RC_GTEST_PROP(ChunkPlan, EachElementIsInExactlyOneChunk, ()) {
+  const auto shapes = any_shapes();
+  const auto blocks = plan_blocks(shapes, *rc::gen::element<size_t>(4096, 65536, kSlab));
+  const auto plan = plan_arena(blocks, state_bytes(shapes), any_arena());
+  std::map<int64_t, std::vector<Piece>> pieces;
+  for (const auto& chunk : cut_chunks(blocks, plan.slot_bytes)) {
+    for (const auto& piece : chunk.pieces) {
+      pieces[piece.param].push_back(piece);
+    }
+  }
+  RC_ASSERT(pieces.size() == shapes.size());
+  for (const auto& shape : shapes) {
+    int64_t next = 0;
+    for (const auto& piece : pieces[shape.param]) {
+      RC_ASSERT(piece.first_element == next);
+      RC_ASSERT(piece.num_elements > 0);
+      next += piece.num_elements;
+    }
+    RC_ASSERT(next == shape.numel);
+  }
+}
+
+RC_GTEST_PROP(ChunkPlan, TensorsAreCutAtMultiplesOf64ElementsOnly, ()) {
+  const auto shapes = any_shapes();
+  const auto blocks = plan_blocks(shapes, 65536);
+  const auto plan = plan_arena(blocks, state_bytes(shapes), any_arena());
+  for (const auto& chunk : cut_chunks(blocks, plan.slot_bytes)) {
+    for (const auto& piece : chunk.pieces) {
+      const size_t item = shapes[static_cast<size_t>(piece.param)].item_bytes;
+      RC_ASSERT(piece.first_element % kSplitElements == 0);
+      RC_ASSERT(piece.offset_bytes % (kSplitElements * item) == 0u);
+    }
+  }
+}
+
+RC_GTEST_PROP(ChunkPlan, ChunksFitTheirSlotAndSlotsFitTheBound, ()) {
+  const auto shapes = any_shapes();
+  const auto options = any_arena();
+  const auto blocks = plan_blocks(shapes, kSlab);
+  const auto plan = plan_arena(blocks, state_bytes(shapes), options);
+  const size_t arena = plan.slot_bytes * static_cast<size_t>(options.num_slots);
+  RC_ASSERT(plan.is_bound_raised ||
+            arena <= state_bytes(shapes) / static_cast<size_t>(options.times));
+  for (const auto& chunk : cut_chunks(blocks, plan.slot_bytes)) {
+    RC_ASSERT(chunk.bytes > 0u);
+    RC_ASSERT(chunk.slot_bytes() <= plan.slot_bytes);
+  }
+}
+
+RC_GTEST_PROP(ChunkPlan, ChunksOfABlockPartItsRowsEvenly, ()) {
+  const auto shapes = any_shapes();
+  const auto blocks = plan_blocks(shapes, kSlab);
+  const auto plan = plan_arena(blocks, state_bytes(shapes), any_arena());
+  std::vector<std::vector<Chunk>> by_block(blocks.size());
+  for (const auto& chunk : cut_chunks(blocks, plan.slot_bytes)) {
+    by_block[chunk.block].push_back(chunk);
+  }
+  for (size_t b = 0; b < blocks.size(); ++b) {
+    size_t next = 0;
+    size_t least = SIZE_MAX;
+    size_t most = 0;
+    for (const auto& chunk : by_block[b]) {
+      RC_ASSERT(chunk.begin_bytes == next);
+      next += chunk.bytes;
+      least = std::min(least, chunk.bytes);
+      most = std::max(most, chunk.bytes);
+    }
+    RC_ASSERT(next == blocks[b].row_bytes);
+    RC_ASSERT(most - least <= blocks[b].unit_bytes);
+  }
+}
+
+RC_GTEST_PROP(ChunkPlan, ParametersOfABlockNeverOverlap, ()) {
+  const auto shapes = any_shapes();
+  for (const auto& block : plan_blocks(shapes, 65536)) {
+    size_t next = 0;
+    for (const auto& [shape, offset] : block.placements) {
+      RC_ASSERT(offset >= next);
+      RC_ASSERT(offset % block.unit_bytes == 0u);
+      RC_ASSERT(shape.num_states == block.num_states);
+      next = offset + static_cast<size_t>(shape.numel) * shape.item_bytes;
+    }
+    RC_ASSERT(next <= block.row_bytes);
+  }
+}
+
+std::vector<int64_t> llama_8b() {
+  std::vector<int64_t> numels = {128256 * 4096L};
+  for (int layer = 0; layer < 32; ++layer) {
+    for (const int64_t numel : {4096 * 4096L,
+                                1024 * 4096L,
+                                1024 * 4096L,
+                                4096 * 4096L,
+                                14336 * 4096L,
+                                14336 * 4096L,
+                                14336 * 4096L,
+                                4096L,
+                                4096L}) {
+      numels.push_back(numel);
+    }
+  }
+  numels.push_back(4096);
+  numels.push_back(128256 * 4096L);
+  return numels;
+}
+
+TEST(ChunkPlanTest, RowsOfTheEightBillionModelFillPowersOfTwo) {
+  const auto shapes = fp32_shapes(llama_8b());
+  size_t pinned = 0;
+  for (const auto& block : plan_blocks(shapes, kSlab)) {
+    pinned += 2 * std::bit_ceil(block.row_bytes);
+  }
+  EXPECT_LE(pinned, static_cast<size_t>(1.01 * static_cast<double>(state_bytes(shapes))) + kSlab);
+}
+
+TEST(ChunkPlanTest, TheLargestTensorIsSplit) {
+  const auto shapes = fp32_shapes(llama_8b());
+  const auto blocks = plan_blocks(shapes, kSlab);
+  const auto plan = plan_arena(blocks, state_bytes(shapes), {});
+  EXPECT_LT(plan.slot_bytes, shapes.front().bytes());
+  int num_parts = 0;
+  for (const auto& chunk : cut_chunks(blocks, plan.slot_bytes)) {
+    num_parts += static_cast<int>(
+        std::count_if(chunk.pieces.begin(), chunk.pieces.end(), [](const auto& piece) {
+          return piece.param == 0;
+        }));
+  }
+  EXPECT_GT(num_parts, 8);
+}
+
+TEST(ChunkPlanTest, ChunksAreNoLargerThanTheBestSize) {
+  const auto shapes = fp32_shapes(std::vector<int64_t>(64, 1 << 20));
+  const auto blocks = plan_blocks(shapes, kSlab);
+  ArenaOptions options;
+  options.times = 1;
+  const auto plan = plan_arena(blocks, state_bytes(shapes), options);
+  EXPECT_NEAR(static_cast<double>(plan.slot_bytes), 11.6e6, 0.1e6);  // √(512 MiB · 10 µs · 25 GB/s)
+  EXPECT_FALSE(plan.is_bound_raised);
+}
+
+TEST(ChunkPlanTest, TheBoundInBytesHoldsToo) {
+  const auto shapes = fp32_shapes(std::vector<int64_t>(64, 1 << 20));
+  const auto blocks = plan_blocks(shapes, kSlab);
+  ArenaOptions options;
+  options.arena_bytes = kMiB;
+  const auto plan = plan_arena(blocks, state_bytes(shapes), options);
+  EXPECT_LE(3 * plan.slot_bytes, kMiB);
+  EXPECT_GT(3 * plan.slot_bytes, kMiB - 2048);
+}
+
+TEST(ChunkPlanTest, ABoundBelowThePipelinesNeedIsRaisedAndSaid) {
+  const auto shapes = fp32_shapes({100});
+  const auto blocks = plan_blocks(shapes, kSlab);
+  const auto plan = plan_arena(blocks, state_bytes(shapes), {});
+  EXPECT_TRUE(plan.is_bound_raised);
+  EXPECT_EQ(plan.slot_bytes, 2u * 64 * 4);
+  EXPECT_EQ(cut_chunks(blocks, plan.slot_bytes).size(), 2u);
+}
+
+}  // namespace
+}  // namespace swapline

@@ -1,0 +1,146 @@
+// Every option: name, setting, unit, help, words allowed, least, most. One row each, by section.
+#include "trainer/device.h"
+#include "trainer/llama3_shape.h"
+#include "trainer/options.h"
+
+namespace swapline::trainer {
+namespace {
+
+using Rows = std::vector<Option>;
+
+constexpr double kNoLimit = std::numeric_limits<double>::infinity();
+constexpr bool kAbove = true;  // the least value itself is not allowed
+
+// clang-format off
+Rows model_rows(Config& config) {
+  ModelConfig& c = config.model;
+  return {
+      {"job.dump-folder", &config.job.dump_folder, "", "folder for summary.json and trace.json"},
+      {"model.name", &c.name, "", "family of models", {"llama3"}},
+      {"model.flavor", &c.flavor, "", "size of the model", llama3_flavor_names()},
+      {"model.num-layers", &c.num_layers, "layers", "0: as the flavor has", {}, 0},
+  };
+}
+
+Rows training_rows(TrainingConfig& c) {
+  return {
+      {"training.steps", &c.steps, "steps", "optimizer steps to take", {}, 1},
+      {"training.seq-len", &c.seq_len, "tokens", "length of a sequence", {}, 1},
+      {"training.local-batch-size", &c.local_batch_size, "sequences",
+       "sequences of one micro-batch", {}, 1},
+      {"training.global-batch-size", &c.global_batch_size, "sequences",
+       "sequences of one step, a multiple of the local batch size; -1: the same", {}, -1},
+      {"training.max-norm", &c.max_norm, "",
+       "gradients are scaled down to this total norm", {}, 0, kNoLimit, kAbove},
+      {"training.dtype", &c.dtype, "",
+       "type of parameters, gradients and states", {"float32", "bfloat16"}},
+  };
+}
+
+Rows optimizer_rows(OptimizerConfig& c) {
+  return {
+      {"optimizer.name", &c.name, "", "update rule", {"AdamW", "Adam"}},
+      {"optimizer.lr", &c.lr, "", "peak learning rate", {}, 0},
+      {"optimizer.beta1", &c.beta1, "", "decay of the first moment", {}, 0, 0.9999999},
+      {"optimizer.beta2", &c.beta2, "", "decay of the second moment", {}, 0, 0.9999999},
+      {"optimizer.eps", &c.eps, "", "added to the denominator", {}, 0},
+      {"optimizer.weight-decay", &c.weight_decay, "", "weight decay", {}, 0},
+      {"optimizer.swap-optimizer", &c.swap_optimizer, "",
+       "keep the optimizer states in host memory"},
+      {"optimizer.swap-optimizer-times", &c.swap_optimizer_times, "",
+       "the states held on the device are at most all of them divided by this", {}, 1},
+      {"optimizer.swap-optimizer-arena-bytes", &c.swap_optimizer_arena_bytes, "bytes",
+       "the same limit in bytes; 0: by times"},
+  };
+}
+
+Rows lr_scheduler_rows(LrSchedulerConfig& c) {
+  return {
+      {"lr-scheduler.warmup-steps", &c.warmup_steps, "steps", "steps of linear warm-up", {}, 0},
+      {"lr-scheduler.total-steps", &c.total_steps, "steps",
+       "length of the schedule; none: training.steps", {}, 1},
+      {"lr-scheduler.decay-ratio", &c.decay_ratio, "share of the steps",
+       "length of the decay at the end; none: from the end of the warm-up", {}, 0, 1},
+      {"lr-scheduler.decay-type", &c.decay_type, "",
+       "shape of the decay", {"linear", "sqrt", "cosine"}},
+      {"lr-scheduler.min-lr-factor", &c.min_lr_factor, "share of optimizer.lr",
+       "where the decay ends", {}, 0, 1},
+  };
+}
+
+Rows activation_checkpoint_rows(ActivationCheckpointConfig& c) {
+  return {
+      {"activation-checkpoint.mode", &c.mode, "",
+       "full: layers run again in backward; none: they keep their activations", {"full", "none"}},
+      {"activation-checkpoint.layers-per-block", &c.layers_per_block, "layers",
+       "layers recomputed together, with one kept input", {}, 1},
+      {"activation-checkpoint.first-layers", &c.first_layers, "layers",
+       "recompute only the first so many; 0: all", {}, 0},
+  };
+}
+
+Rows swap_layer_input_rows(SwapLayerInputConfig& c) {
+  return {
+      {"swap-layer-input.enable", &c.enable, "",
+       "keep the inputs of recomputed layers in host memory"},
+      {"swap-layer-input.prefetch", &c.prefetch, "inputs",
+       "inputs brought back ahead of their backward", {}, 0},
+      {"swap-layer-input.min-bytes", &c.min_bytes, "bytes",
+       "smaller inputs stay on the device"},
+      {"swap-layer-input.max-host-bytes", &c.max_host_bytes, "bytes",
+       "most host memory for inputs at once, others stay; 0: no limit"},
+      {"swap-layer-input.keep-last", &c.keep_last, "inputs",
+       "inputs at the end of forward that stay: their backward comes next", {}, 0},
+      {"swap-layer-input.max-swapping-out", &c.max_swapping_out, "inputs",
+       "inputs still being copied out that may outlive their layer before compute waits; 1: strict; "
+       "auto: as many as fit under the peak that strict has",
+       {}, 0, kNoLimit, !kAbove, "auto"},
+  };
+}
+
+Rows device_rows(DeviceConfig& c) {
+  return {
+      {"device.type", &c.type, "", "sim: the simulated accelerator", {"sim", "cpu", "cuda", "npu"}},
+      {"device.preset", &c.preset, "", "which accelerator sim is", device_preset_names()},
+      {"device.memory", &c.memory, "bytes", "memory of the device (sim); 0: the preset's"},
+      {"device.dry-run", &c.dry_run, "", "times and memory without numbers (sim)"},
+      {"device.check-races", &c.check_races, "", "watch every access for races (sim)"},
+      {"device.late-copies", &c.late_copies, "",
+       "move bytes only when something waits for them: shows missing waits (sim)"},
+      {"device.link-slowdown", &c.link_slowdown, "times",
+       "copies take this many times longer (sim)", {}, 0, kNoLimit, kAbove},
+  };
+}
+
+Rows report_rows(Config& c) {
+  return {
+      {"data.path", &c.data.path, "",
+       "a folder of texts, a text file, or JSON-lines with \"text\"; empty: the Python library"},
+      {"metrics.log-freq", &c.metrics.log_freq, "steps",
+       "steps from one log line to the next", {}, 1},
+      {"metrics.progress-bar", &c.metrics.progress_bar, "", "draw a bar when it is a terminal"},
+      {"profiling.enable-trace", &c.profiling.enable_trace, "",
+       "write trace.json for Perfetto (sim)"},
+      {"debug.seed", &c.debug.seed, "", "seed of the parameters", {}, 0},
+  };
+}
+// clang-format on
+
+}  // namespace
+
+std::vector<Option> option_table(Config& config) {
+  std::vector<Option> table;
+  for (Rows rows : {model_rows(config),
+                    training_rows(config.training),
+                    optimizer_rows(config.optimizer),
+                    lr_scheduler_rows(config.lr_scheduler),
+                    activation_checkpoint_rows(config.activation_checkpoint),
+                    swap_layer_input_rows(config.swap_layer_input),
+                    device_rows(config.device),
+                    report_rows(config)}) {
+    table.insert(table.end(), rows.begin(), rows.end());
+  }
+  return table;
+}
+
+}  // namespace swapline::trainer

@@ -1,0 +1,126 @@
+// The simulated accelerator as the trainer's device. The only file of the trainer that includes
+// sim/.
+#include "sim/torch/sim.h"
+#include "trainer/device.h"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace swapline::trainer {
+namespace {
+
+constexpr sim::MemoryKind kKinds[] = {sim::MemoryKind::kOther,
+                                      sim::MemoryKind::kParameters,
+                                      sim::MemoryKind::kGradients,
+                                      sim::MemoryKind::kOptimizerStates,
+                                      sim::MemoryKind::kLayerInputs};
+
+BytesByUse by_use(const sim::BytesByKind& by_kind) {
+  BytesByUse bytes{};
+  for (size_t use = 0; use < bytes.size(); ++use) {
+    bytes[use] = by_kind[static_cast<size_t>(kKinds[use])];
+  }
+  return bytes;
+}
+
+class SimDevice : public Device {
+ public:
+  SimDevice(const DeviceConfig& config, bool enable_trace)
+      : Device(sim::device()), config_(config) {
+    sim::SimulatorOptions options;
+    options.spec = sim::preset(config.preset);
+    options.capacity_bytes = config.memory.value;
+    options.dry_run = config.dry_run;
+    options.check_races = config.check_races;
+    options.late_copies = config.late_copies;
+    options.trace = enable_trace;
+    options.faults.copy_slowdown = config.link_slowdown;
+    sim::configure(options);
+  }
+
+  std::string type() const override { return "sim"; }
+  std::string preset() const override { return config_.preset; }
+  bool has_virtual_time() const override { return true; }
+  bool is_dry_run() const override { return config_.dry_run; }
+
+  double peak_flops(c10::ScalarType dtype) const override {
+    const sim::DeviceSpec& spec = machine().options().spec;
+    return dtype == c10::ScalarType::BFloat16 ? spec.float16_flops : spec.float32_flops;
+  }
+
+  double link_bytes_per_s() const override {
+    const sim::DeviceSpec& spec = machine().options().spec;
+    return std::min(spec.h2d_bytes_per_s, spec.d2h_bytes_per_s) / config_.link_slowdown;
+  }
+  double copy_latency_s() const override {
+    return static_cast<double>(machine().options().spec.copy_latency) * 1e-9;
+  }
+
+  MemoryReport memory() const override {
+    const sim::DeviceMemoryStats stats = machine().memory_stats(0);
+    return {stats.capacity_bytes,
+            stats.peak_allocated_bytes,
+            stats.peak_reserved_bytes,
+            by_use(stats.bytes_by_kind),
+            by_use(stats.peak_bytes_by_kind)};
+  }
+
+  void reset_peak_memory() override { machine().reset_peak_memory(0); }
+
+  void note_use(const c10::Storage& storage, MemoryUse use) override {
+    sim::set_memory_kind(storage, kKinds[static_cast<size_t>(use)]);
+  }
+
+  int64_t num_races() const override { return machine().num_races(); }
+  std::string first_race() const override {
+    const std::vector<sim::Race> races = machine().races();
+    return races.empty() ? "" : races.front().describe();
+  }
+
+  void name_stream(const c10::Stream& stream, const std::string& name) override {
+    machine().name_stream(0, static_cast<sim::StreamId>(stream.id()), name);
+  }
+  std::string trace_json() const override { return machine().trace_json(); }
+
+ private:
+  static sim::Simulator& machine() { return sim::simulator(); }
+
+  DeviceConfig config_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> make_sim_device(const DeviceConfig& config, bool enable_trace) {
+  return std::make_unique<SimDevice>(config, enable_trace);
+}
+
+std::vector<std::string> device_preset_names() {
+  std::vector<std::string> names;
+  for (const sim::DeviceSpec& spec : sim::presets()) {
+    names.push_back(spec.name);
+  }
+  return names;
+}
+
+std::string device_preset_table() {
+  std::string table =
+      "preset          memory    fp32    bf16     HBM      H2D      D2H   source of the figures\n"
+      "                   GiB  TFLOPS  TFLOPS    GB/s     GB/s     GB/s\n";
+  for (const sim::DeviceSpec& spec : sim::presets()) {
+    char row[160];
+    std::snprintf(row,
+                  sizeof(row),
+                  "%-14s %7.2f %7.1f %7.1f %7.0f %8.1f %8.1f   ",
+                  spec.name.c_str(),
+                  static_cast<double>(spec.memory_bytes) / 0x1p30,
+                  spec.float32_flops / 1e12,
+                  spec.float16_flops / 1e12,
+                  spec.memory_bytes_per_s / 1e9,
+                  spec.h2d_bytes_per_s / 1e9,
+                  spec.d2h_bytes_per_s / 1e9);
+    table += row + spec.source + "\n";
+  }
+  return table;
+}
+
+}  // namespace swapline::trainer

@@ -1,0 +1,107 @@
+// A whole run: what is printed around the loop, and the files it leaves.
+#include "trainer/train.h"
+
+#include "trainer/console.h"
+#include "trainer/device.h"
+#include "trainer/trainer.h"
+
+#include <cstdio>
+#include <stdexcept>
+
+#include <c10/util/Exception.h>
+
+namespace swapline::trainer {
+namespace {
+
+Config with_default_texts(Config config) {
+  if (config.data.path.empty()) {
+    config.data.path = SWAPLINE_DEFAULT_TEXTS;
+  }
+  return config;
+}
+
+void print_start(const Config& config, const Device& device) {
+  std::printf("%s", settings_table(config).c_str());
+  const MemoryReport memory = device.memory();
+  std::printf("device %s%s%s",
+              device.type().c_str(),
+              device.preset().empty() ? "" : " as ",
+              device.preset().c_str());
+  if (memory.capacity_bytes > 0) {
+    std::printf(", %.2f GiB", static_cast<double>(memory.capacity_bytes) / 0x1p30);
+  }
+  std::printf("%s\n",
+              device.has_virtual_time()
+                  ? ": times, tps, tflops and mfu are virtual, from the device's cost model"
+                  : "");
+  if (device.is_dry_run()) {
+    std::printf("dry run: no numbers, so no loss and no grad_norm\n");
+  }
+  if (config.swap_layer_input.enable && config.activation_checkpoint.mode == "none") {
+    std::printf(
+        "note: swap-layer-input.enable has no effect with activation-checkpoint.mode none\n");
+  }
+  if (device.type() == "cpu" && config.activation_checkpoint.mode != "none") {
+    std::printf("note: on the cpu no layer is recomputed; there is no device memory to save\n");
+  }
+}
+
+// What the device said, in one line, and which options are left to turn.
+std::string out_of_memory_message(const Config& config, const c10::OutOfMemoryError& error) {
+  const std::string found = error.what_without_backtrace();
+  std::string options;
+  if (!config.optimizer.swap_optimizer) {
+    options += "turn on --optimizer.swap-optimizer, ";
+  }
+  if (!config.swap_layer_input.enable) {
+    options += "turn on --swap-layer-input.enable, ";
+  }
+  return found.substr(0, found.find('\n')) + "; " + options +
+         "lower --training.local-batch-size or --training.seq-len, or raise --device.memory";
+}
+
+RunSummary run_all_steps(const Config& config, Device& device) {
+  Trainer trainer(config, device);
+  std::printf("model %s %s, %.2f M parameters, %ld layers\n",
+              config.model.name.c_str(),
+              config.model.flavor.c_str(),
+              static_cast<double>(trainer.shape().num_parameters()) / 1e6,
+              static_cast<long>(trainer.shape().num_layers));
+  std::printf("data %s, %.2f MB of text\n",
+              config.data.path.c_str(),
+              static_cast<double>(trainer.text_bytes()) / 1e6);
+  RunSummary summary = trainer.run();
+  std::printf("%s",
+              summary_table(summary, trainer.rate_basis(), device.has_virtual_time()).c_str());
+  return summary;
+}
+
+void write_outputs(const Config& config, const Device& device, const RunSummary& summary) {
+  const std::string& folder = config.job.dump_folder;
+  write_output(folder, "summary.json", summary_json(summary));
+  std::printf("wrote %s/summary.json\n", folder.c_str());
+  if (config.profiling.enable_trace) {
+    write_output(folder, "trace.json", device.trace_json());
+    std::printf("wrote %s/trace.json: open it in ui.perfetto.dev\n", folder.c_str());
+  }
+}
+
+}  // namespace
+
+void train(const Config& given) {
+  const Config config = with_default_texts(given);
+  const std::unique_ptr<Device> device = make_device(config.device, config.profiling.enable_trace);
+  print_start(given, *device);
+  RunSummary summary;
+  try {
+    summary = run_all_steps(config, *device);
+  } catch (const c10::OutOfMemoryError& error) {
+    throw std::runtime_error(out_of_memory_message(config, error));
+  }
+  write_outputs(config, *device, summary);
+  if (summary.races > 0) {
+    throw std::runtime_error(std::to_string(summary.races) + " races: " + device->first_race());
+  }
+}
+
+}  // namespace swapline::trainer
