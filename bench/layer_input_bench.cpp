@@ -1,7 +1,7 @@
 // Layer-input swap against its limits, on a simulated device and in its time: eight recomputed
 // layers of 10 ms, with a link on which one input's copy takes 20, 150 or 250 % of a layer, strict
-// and with the learned lag. Then what Swapline costs the host a layer, on the real clock. Exits with 1 where a bound is broken or
-// a race is found.
+// and with the learned lag. Then what Swapline costs the host a layer, on the real clock. Exits
+// with 1 where a bound is broken or a race is found.
 #include "sim/torch/sim.h"
 #include "swapline/layer_input/layer_inputs.h"
 
@@ -23,7 +23,7 @@ constexpr int64_t kWidth = 256;
 constexpr int64_t kInner = 1024;
 constexpr double kLayerMs = 10;
 constexpr double kInputBytes = kRows * kWidth * 4;
-constexpr double kMostOverhead = 0.002;       // at 20 %, of compute only
+constexpr double kMostOverhead = 0.002;  // at 20 %, of compute only
 constexpr double kMostOverLimit = 1.02;
 constexpr double kMostHostMicroseconds = 50;  // a layer, forward and backward
 

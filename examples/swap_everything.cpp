@@ -31,9 +31,9 @@ int main() {
     loss.backward();
     optimizer.step();
     optimizer.zero_grad();
-    // readme]
     std::printf("step %2d  loss %.5f\n", step, loss.item<float>());
   }
+  // readme]
   optimizer.drain();
   std::printf("layer inputs out %zu bytes, states on the device now %zu bytes, races %ld\n",
               inputs.stats().bytes_out,

@@ -1,6 +1,6 @@
 """Draws a trace of the simulated device: its lanes above the memory curve.
 
-    python scripts/draw_trace.py outputs/trace.json docs/step.svg --compare other/trace.json
+    python scripts/draw_trace.py outputs/trace.json docs/step.png --compare other/trace.json
 
 Needs matplotlib. Shows the last steps of the run; with --compare the memory of a second run is
 drawn behind it, from the same moment on.
@@ -42,7 +42,8 @@ class Trace:
             lane = names.get(span["tid"])
             if lane in self.lanes and span["ts"] >= begin:
                 self.lanes[lane].append(((span["ts"] - begin) / 1e3, span["dur"] / 1e3))
-        samples = [e for e in events if e["ph"] == "C" and e["pid"] == 0 and e["ts"] >= begin]
+        # After the last span the program only frees.
+        samples = [e for e in events if e["ph"] == "C" and e["pid"] == 0 and begin <= e["ts"] < end]
         samples.sort(key=lambda event: event["ts"])
         self.times = [(event["ts"] - begin) / 1e3 for event in samples]
         self.bytes = {kind: [e["args"][kind] / MEBIBYTE for e in samples] for kind in KINDS}
@@ -69,11 +70,11 @@ def draw(trace: Trace, compared: Trace | None, out: pathlib.Path) -> None:
     memory.set_xlabel("virtual time, ms")
     memory.set_xlim(0, trace.length)
     memory.set_ylim(bottom=0)
-    memory.legend(loc="upper right", fontsize=7, ncol=3, framealpha=0.9)
+    memory.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), fontsize=8, ncol=6, frameon=False)
     for axes in (lanes, memory):
         axes.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
-    figure.savefig(out, metadata={"Date": None} if out.suffix == ".svg" else None, dpi=110)
+    figure.savefig(out, dpi=110)
 
 
 def main() -> None:

@@ -72,7 +72,7 @@ struct SwapLayerInputConfig {
   Bytes min_bytes;
   Bytes max_host_bytes;
   int64_t keep_last = 1;
-  std::optional<int64_t> max_swapping_out;  // none: learned
+  std::optional<int64_t> max_swapping_out = 1;  // none: learned
 };
 
 struct DataConfig {

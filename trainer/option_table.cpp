@@ -92,8 +92,8 @@ Rows swap_layer_input_rows(SwapLayerInputConfig& c) {
       {"swap-layer-input.keep-last", &c.keep_last, "inputs",
        "inputs at the end of forward that stay: their backward comes next", {}, 0},
       {"swap-layer-input.max-swapping-out", &c.max_swapping_out, "inputs",
-       "inputs still being copied out that may outlive their layer before compute waits; 1: strict; "
-       "auto: as many as fit under the peak that strict has",
+       "inputs still being copied out that may outlive their layer before compute waits; "
+       "1: strict; auto: as many as fit under the peak that strict has",
        {}, 0, kNoLimit, !kAbove, "auto"},
   };
 }

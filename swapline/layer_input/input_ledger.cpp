@@ -132,10 +132,9 @@ bool InputLedger::is_kept_by_rule(const InputHandle& handle) const {
 }
 
 void InputLedger::start_swap_out(InputHandle& handle, const at::Tensor& hidden_states) {
-  SwapGroup group(
-      *context_,
-      {hidden_states},
-      {options_.module_tag + " " + std::to_string(handle.index_), handle.release_});
+  SwapGroup group(*context_,
+                  {hidden_states},
+                  {options_.module_tag + " " + std::to_string(handle.index_), handle.release_});
   if (!group.swap_out()) {
     ++stats_.num_host_failures;
     return;

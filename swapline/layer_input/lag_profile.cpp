@@ -16,7 +16,8 @@ LagProfile::LagProfile(c10::Device device)
       phase_(allocator_ != nullptr ? Phase::kForward : Phase::kOff) {}
 
 LagProfile::Heights LagProfile::heights() const {
-  const c10::CachingDeviceAllocator::DeviceStats stats = allocator_->getDeviceStats(device_.index());
+  const c10::CachingDeviceAllocator::DeviceStats stats =
+      allocator_->getDeviceStats(device_.index());
   const auto& allocated = stats.allocated_bytes.front();
   return {allocated.current, allocated.peak, stats.reserved_bytes.front().current};
 }

@@ -85,7 +85,7 @@ class LagProfile {
 
   size_t most_ = std::numeric_limits<size_t>::max();  // what no allowance passes
   size_t used_ = 0;                                   // most of an allowance in this pass
-  int64_t strict_reserved_ = 0;  // taken from the device by all but the lag
+  int64_t strict_reserved_ = 0;                       // taken from the device by all but the lag
   int64_t checked_reserved_ = 0;
   bool gives_back_ = false;
 };

@@ -29,20 +29,20 @@ struct LayerInputOptions {
   bool enabled = true;               // false: the same recompute, inputs stay on the device
   bool preserve_rng_state = true;    // dropout draws the same numbers in forward and recompute
   std::string module_tag = "layer";  // named in errors and in the log
-  SwapPredicate custom_check = {};        // asked for each input; false: it stays on the device
+  SwapPredicate custom_check = {};   // asked for each input; false: it stays on the device
   // Performance
-  int64_t num_layers =
-      0;  // calls of recompute in one pass; 0: unknown, then keep_last has no effect
-  int64_t keep_last = 1;  // inputs of the last so many layers stay on the device: needed at once
-  int64_t prefetch = 1;   // layers ahead that inputs are brought back in backward
+  int64_t num_layers = 0;  // recompute calls in a pass; 0: unknown, then keep_last has no effect
+  int64_t keep_last = 1;   // inputs of the last so many layers stay on the device: needed at once
+  int64_t prefetch = 1;    // layers ahead that inputs are brought back in backward
   size_t prefetch_bytes = 0;  // most bytes brought back ahead; 0: no limit
   // Inputs whose copy out is not done that may outlive their layer before compute waits. 1: strict,
   // at most one input on the device beyond the running layer's own. 0: wait for each at once.
   // kAuto: strict for two passes, which show where memory peaks; from then on as many as fit under
-  // that peak, gone before the first backward of a pass reaches it. Never more memory than strict
-  // takes, and never slower. Learned anew when an input is larger than those seen; strict where the
-  // device's allocator tells nothing (no c10::DeviceAllocator) and with layers inside layers.
-  int64_t max_swapping_out = kAuto;
+  // that peak, gone before the first backward of a pass reaches it. Strict's peak of allocated
+  // bytes, and never slower; reserved bytes may pass strict's while it learns, by a segment that
+  // then goes back. Learned anew when an input is larger than those seen; strict where the device's
+  // allocator tells nothing (no c10::DeviceAllocator) and with layers inside layers.
+  int64_t max_swapping_out = 1;
   size_t min_bytes = 0;       // smaller inputs stay on the device
   size_t max_host_bytes = 0;  // inputs held in host memory at once; 0: no limit
 };

@@ -46,21 +46,25 @@ struct SwapLayerInputs::Impl {
   std::weak_ptr<InputHandle> coming_back;  // what a backward has prefetched last
 
   Impl(std::shared_ptr<SwapContext> context, LayerInputOptions options)
-      : ledger(std::make_shared<InputLedger>(std::move(context), for_wrappers(std::move(options)))) {
-  }
+      : ledger(
+            std::make_shared<InputLedger>(std::move(context), for_wrappers(std::move(options)))) {}
 
   std::list<Entry>::iterator find(const at::Tensor& tensor) {
-    const c10::StorageImpl* storage =
-        tensor.defined() && tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
+    const c10::StorageImpl* storage = tensor.defined() && tensor.has_storage()
+                                          ? tensor.storage().unsafeGetStorageImpl()
+                                          : nullptr;
     return std::find_if(entries.begin(), entries.end(), [storage](const Entry& entry) {
       return entry.storage == storage;
     });
   }
 
+  // Again and again: an input holds the graph that made it, and that one the input before.
   void sweep() {
-    std::erase_if(entries, [this](const Entry& entry) {
+    const auto is_abandoned = [this](const Entry& entry) {
       return ledger->is_abandoned(*entry.handle);
-    });
+    };
+    while (std::erase_if(entries, is_abandoned) > 0) {
+    }
   }
 
   // The input before `layer`'s in its pass: the last one made, if its layer comes before.
@@ -270,20 +274,20 @@ LayerForward swap_layer_input_fboverlap_forward_wrapper(LayerForward forward) {
 }
 
 LayerForwardBackward swap_layer_input_fboverlap_1f1b_wrapper(LayerForwardBackward run) {
-  return [run = std::move(run)](
-             SwapLayer& layer, const LayerCall& call, const LayerGraph& backward) {
-    const LayerSwapper* back = swapper_of(backward);
-    if (back != nullptr) {
-      back->begin_backward(backward.layer_input);
-    }
-    ForwardScope scope(checkpointed_swapper(layer, call), call.hidden_states);
-    std::vector<at::Tensor> outputs = run(layer, call, backward);
-    scope.done(/*lets_go=*/true);
-    if (back != nullptr) {
-      back->end_backward();
-    }
-    return outputs;
-  };
+  return
+      [run = std::move(run)](SwapLayer& layer, const LayerCall& call, const LayerGraph& backward) {
+        const LayerSwapper* back = swapper_of(backward);
+        if (back != nullptr) {
+          back->begin_backward(backward.layer_input);
+        }
+        ForwardScope scope(checkpointed_swapper(layer, call), call.hidden_states);
+        std::vector<at::Tensor> outputs = run(layer, call, backward);
+        scope.done(/*lets_go=*/true);
+        if (back != nullptr) {
+          back->end_backward();
+        }
+        return outputs;
+      };
 }
 
 LayerBackward swap_layer_input_fboverlap_backward_wrapper(LayerBackward run) {

@@ -6,8 +6,8 @@
 // queue, so any order of micro-batches is right. While it is out nobody may read it: do not keep
 // views of hidden_states, or refuse such layers with LayerInputOptions::custom_check.
 //
-// A forward without grad is taken for the first run of a recompute when its input requires grad. Call
-// a layer for evaluation with an input that does not, or with swap_this_tensor = false.
+// A forward without grad is taken for the first run of a recompute when its input requires grad.
+// Call a layer for evaluation with an input that does not, or with swap_this_tensor = false.
 //
 // An input that the framework lets go of without a backward is noticed at the next call, and its
 // host memory given back.
@@ -93,8 +93,8 @@ struct SwapLayer {
 
 // The arguments of a layer's call that the wrappers look at; the framework's own go into `others`.
 struct LayerCall {
-  at::Tensor hidden_states;
-  std::vector<at::Tensor> others;
+  at::Tensor hidden_states = {};
+  std::vector<at::Tensor> others = {};
   bool swap_this_tensor = true;  // false: this input stays
   bool checkpoint = false;       // forward-backward overlap: the framework runs this layer again
 };
@@ -102,7 +102,7 @@ struct LayerCall {
 // The layer that runs backward: what forward-backward overlap hands over for it.
 struct LayerGraph {
   SwapLayer* layer = nullptr;
-  at::Tensor layer_input;  // the tensor that was its hidden_states
+  at::Tensor layer_input = {};  // the tensor that was its hidden_states
 };
 
 using LayerInit = std::function<void(SwapLayer& layer)>;
@@ -112,8 +112,8 @@ using LayerForwardBackward = std::function<std::vector<at::Tensor>(
     SwapLayer& layer, const LayerCall& call, const LayerGraph& backward)>;
 using LayerBackward = std::function<std::vector<at::Tensor>(const LayerGraph& backward)>;
 
-// Wraps a layer's construction: afterwards it has a swapper. A layer that has one keeps it. One with
-// is_mtp has none, also if its base's construction made it one.
+// Wraps a layer's construction: afterwards it has a swapper. A layer that has one keeps it. One
+// with is_mtp has none, also if its base's construction made it one.
 SWAPLINE_API LayerInit swap_layer_input_init_wrapper(LayerInit init,
                                                      std::shared_ptr<SwapLayerInputs> all);
 

@@ -105,8 +105,8 @@ class LayerInputLagTest : public testing::SimTest {
 };
 
 TEST_F(LayerInputLagTest, TakesNoMoreMemoryThanStrictAndIsNeverSlower) {
-  for (const int64_t num_rows : {7, 256, 2048}) {
-    for (const double slowdown : {1.0, 4.0, 30.0, 1000.0}) {
+  for (const int64_t num_rows : {7, 256, 1024}) {
+    for (const double slowdown : {1.0, 30.0, 1000.0}) {
       SCOPED_TRACE(std::to_string(num_rows) + " rows, " + std::to_string(slowdown));
       const Measured strict = measure_alone(1, num_rows, slowdown);
       expect_no_worse(measure_alone(kAuto, num_rows, slowdown), strict);

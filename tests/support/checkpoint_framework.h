@@ -5,6 +5,7 @@
 #include "swapline/layer_input/wrappers.h"
 #include "tests/support/tensors.h"
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -33,8 +34,8 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  torch::autograd::variable_list grads) {
-    const auto holder = c10::static_intrusive_pointer_cast<Holder>(
-        context->saved_data["block"].toCapsule());
+    const auto holder =
+        c10::static_intrusive_pointer_cast<Holder>(context->saved_data["block"].toCapsule());
     const at::Tensor saved = context->get_saved_variables().front();
     const at::Tensor input = saved.detach().set_requires_grad(saved.requires_grad());
     {
