@@ -12,7 +12,9 @@ set(CMAKE_CXX_FLAGS_RELEASE "-O2")
 
 add_compile_options(-Wall -Wextra -Werror -Wno-unused-parameter)
 if(SWAPLINE_SANITIZE)
-  add_compile_options(-fsanitize=${SWAPLINE_SANITIZE} -fno-omit-frame-pointer)
+  # g++ 12 takes instrumented std::optional for uninitialised in torch's headers.
+  add_compile_options(-fsanitize=${SWAPLINE_SANITIZE} -fno-omit-frame-pointer
+                      -Wno-maybe-uninitialized)
   add_link_options(-fsanitize=${SWAPLINE_SANITIZE})
   if(SWAPLINE_SANITIZE MATCHES undefined)
     add_compile_options(-fno-sanitize-recover=undefined)
