@@ -225,8 +225,17 @@ class ForwardScope {
   const at::Tensor& hidden_states_;
 };
 
-const LayerSwapper* swapper_of(const LayerGraph& graph) {
-  return graph.layer != nullptr ? graph.layer->swapper.get() : nullptr;
+// Runs with the backward layer's input in place; the one before it is in place afterwards.
+template <typename Run>
+std::vector<at::Tensor> with_input_back(const LayerGraph& backward, const Run& run) {
+  const LayerSwapper* swapper = backward.layer != nullptr ? backward.layer->swapper.get() : nullptr;
+  if (swapper == nullptr) {
+    return run();
+  }
+  swapper->begin_backward(backward.layer_input);
+  std::vector<at::Tensor> outputs = run();
+  swapper->end_backward();
+  return outputs;
 }
 
 const LayerSwapper* checkpointed_swapper(const SwapLayer& layer, const LayerCall& call) {
@@ -276,31 +285,18 @@ LayerForward swap_layer_input_fboverlap_forward_wrapper(LayerForward forward) {
 LayerForwardBackward swap_layer_input_fboverlap_1f1b_wrapper(LayerForwardBackward run) {
   return
       [run = std::move(run)](SwapLayer& layer, const LayerCall& call, const LayerGraph& backward) {
-        const LayerSwapper* back = swapper_of(backward);
-        if (back != nullptr) {
-          back->begin_backward(backward.layer_input);
-        }
-        ForwardScope scope(checkpointed_swapper(layer, call), call.hidden_states);
-        std::vector<at::Tensor> outputs = run(layer, call, backward);
-        scope.done(/*lets_go=*/true);
-        if (back != nullptr) {
-          back->end_backward();
-        }
-        return outputs;
+        return with_input_back(backward, [&] {
+          ForwardScope scope(checkpointed_swapper(layer, call), call.hidden_states);
+          std::vector<at::Tensor> outputs = run(layer, call, backward);
+          scope.done(/*lets_go=*/true);
+          return outputs;
+        });
       };
 }
 
 LayerBackward swap_layer_input_fboverlap_backward_wrapper(LayerBackward run) {
   return [run = std::move(run)](const LayerGraph& backward) {
-    const LayerSwapper* back = swapper_of(backward);
-    if (back != nullptr) {
-      back->begin_backward(backward.layer_input);
-    }
-    std::vector<at::Tensor> outputs = run(backward);
-    if (back != nullptr) {
-      back->end_backward();
-    }
-    return outputs;
+    return with_input_back(backward, [&] { return run(backward); });
   };
 }
 
