@@ -1,8 +1,7 @@
 // Tensors and memory: views, holders, pools, sizes, devices. What people ran into with other
 // systems, each tried on layer-input swap.
 #include "tests/support/errors.h"
-#include "tests/support/sim_test.h"
-#include "tests/support/tiny_model.h"
+#include "tests/support/late_layers_test.h"
 
 #include <deque>
 #include <memory>
@@ -20,25 +19,7 @@ using testing::TinyModel;
 
 using Tensors = std::vector<at::Tensor>;
 
-class LayerInputScenariosTest : public testing::SimTest {
- protected:
-  void SetUp() override { use_machine({.late_copies = true, .copy_slowdown = 20}); }
-
-  static LayerInputOptions six_layers() {
-    LayerInputOptions options;
-    options.num_layers = 6;
-    return options;
-  }
-  static Tensors grads_of(const TinyModel& model) { return model.grads_on_cpu(); }
-  // Gradients of the micro-batches 0..n-1, by ordinary autograd.
-  static Tensors expected_grads(int64_t num_microbatches) {
-    TinyModel model;
-    for (int64_t i = 0; i < num_microbatches; ++i) {
-      model.forward(nullptr, model.batch(i)).backward();
-    }
-    return grads_of(model);
-  }
-};
+class LayerInputScenariosTest : public testing::LateLayersTest {};
 
 TEST_F(LayerInputScenariosTest, TinyProductsAndLongElementwiseChainsOverFiftySteps) {
   const auto run = [](bool enabled) {

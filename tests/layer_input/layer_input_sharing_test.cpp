@@ -1,8 +1,7 @@
 // Inputs that others look at too: two layers over one storage, hooks, inference before training;
 // the hints of schedules; and how much host memory all of it takes.
 #include "tests/support/errors.h"
-#include "tests/support/sim_test.h"
-#include "tests/support/tiny_model.h"
+#include "tests/support/late_layers_test.h"
 
 #include <vector>
 
@@ -17,13 +16,10 @@ using testing::TinyModel;
 
 using Tensors = std::vector<at::Tensor>;
 
-class LayerInputSharingTest : public testing::SimTest {
+class LayerInputSharingTest : public testing::LateLayersTest {
  protected:
-  void SetUp() override { use_machine({.late_copies = true, .copy_slowdown = 20}); }
-
   static LayerInputOptions all_swapped() {
-    LayerInputOptions options;
-    options.num_layers = 6;
+    LayerInputOptions options = six_layers();
     options.keep_last = 0;
     return options;
   }
