@@ -55,6 +55,16 @@ int main() {
     losses[id].backward();
   }
   // micro-batches]
+
+  // [recompute ahead
+  inputs.begin_microbatch(3);
+  at::Tensor last = x * 1;
+  for (const at::Tensor& w : weights) {
+    last = inputs.recompute([w](const at::Tensor& in) { return at::mm(in, w).tanh(); }, last);
+  }
+  inputs.recompute_ahead(3);  // in a bubble, while the gradient is still on its way
+  last.sum().backward();
+  // recompute ahead]
   const bool is_right = stats.num_prefetch_misses == 0 && stats.num_swapped_out == 3 &&
                         swapline::sim::simulator().num_races() == 0;
   return is_right ? 0 : 1;

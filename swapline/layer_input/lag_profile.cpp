@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 #include <c10/core/Allocator.h>
 #include <c10/core/DeviceGuard.h>
@@ -40,10 +41,26 @@ void LagProfile::enter(bool begins, int64_t index, c10::ArrayRef<int64_t> sizes)
   if (!are_covered(sizes)) {
     sizes_.assign(sizes.begin(), sizes.end());
     phase_ = Phase::kForward;
-    forward_.clear();
-    recompute_ = 0;
+    forget_forward();
     most_ = std::numeric_limits<size_t>::max();
+    most_at_begin_ = 0;
+    ceiling_ = 0;
+    has_full_sample_ = false;
     is_recording_ = begins;
+  }
+  is_full_size_ = is_full_size_ || sizes.equals(sizes_);
+}
+
+void LagProfile::forget_forward() {
+  forward_.clear();
+  recompute_ = 0;
+  is_recording_ = false;
+}
+
+void LagProfile::suspend() {
+  is_suspended_ = true;
+  if (phase_ == Phase::kForward) {
+    forget_forward();
   }
 }
 
@@ -52,10 +69,8 @@ void LagProfile::begin() {
     // The pass before this one has shown forward's heights, if it was seen as a whole.
     if (is_recording_ && recompute_ > 0) {
       phase_ = Phase::kBackward;
-      backward_ = 0;
     } else {
-      forward_.clear();
-      recompute_ = 0;
+      forget_forward();
       is_recording_ = true;
     }
   }
@@ -65,6 +80,10 @@ void LagProfile::begin() {
     gives_back_ = false;
   }
   used_ = 0;
+  hinted_ = 0;
+  is_suspended_ = false;
+  is_sampling_ = false;
+  is_full_size_ = false;
   at_begin_ = heights();
   const int64_t known = std::max(strict_reserved_, checked_reserved_);
   strict_reserved_ += std::max<int64_t>(0, at_begin_.reserved - known);
@@ -86,9 +105,13 @@ void LagProfile::turn() {
 void LagProfile::recomputed() {
   if (phase_ == Phase::kForward && is_recording_) {
     recompute_ = heights().peak - at_begin_.now;
-  } else if (phase_ == Phase::kLearned) {
+  } else if (phase_ == Phase::kLearned && !is_suspended_) {
     check_lag();
   }
+  const bool is_new = !has_full_sample_ || at_begin_.now > most_at_begin_;
+  is_sampling_ = !is_suspended_ && (phase_ == Phase::kBackward ||
+                                    (phase_ == Phase::kLearned && is_full_size_ && is_new));
+  sample_ = 0;
 }
 
 void LagProfile::check_lag() {
@@ -102,13 +125,21 @@ void LagProfile::check_lag() {
 }
 
 void LagProfile::sample() {
-  if (phase_ == Phase::kBackward) {
-    backward_ = std::max(backward_, heights().now - at_begin_.now);
+  if (is_sampling_) {
+    sample_ = std::max(sample_, heights().now - at_begin_.now);
   }
 }
 
 void LagProfile::sampled() {
-  if (phase_ == Phase::kBackward) {
+  if (!std::exchange(is_sampling_, false)) {
+    return;
+  }
+  const bool is_first = phase_ == Phase::kBackward;
+  const bool is_first_full = is_full_size_ && !std::exchange(has_full_sample_, is_full_size_);
+  backward_ = is_first || is_first_full ? sample_ : std::min(backward_, sample_);
+  ceiling_ = std::max(ceiling_, at_begin_.now + sample_);
+  most_at_begin_ = std::max(most_at_begin_, at_begin_.now);
+  if (is_first) {
     phase_ = Phase::kLearned;
     strict_reserved_ = heights().reserved;
     checked_reserved_ = strict_reserved_;
@@ -116,9 +147,11 @@ void LagProfile::sampled() {
 }
 
 size_t LagProfile::allowance_over(int64_t height) const {
-  return phase_ == Phase::kLearned && backward_ > height
-             ? std::min(most_, static_cast<size_t>(backward_ - height))
-             : 0;
+  if (phase_ != Phase::kLearned || is_suspended_) {
+    return 0;
+  }
+  const int64_t allowed = std::min(backward_, ceiling_ - at_begin_.now) - height - hinted_;
+  return allowed > 0 ? std::min(most_, static_cast<size_t>(allowed)) : 0;
 }
 
 size_t LagProfile::forward_allowance(int64_t index) const {

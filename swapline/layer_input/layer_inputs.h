@@ -7,6 +7,7 @@
 #pragma once
 
 #include "swapline/export.h"
+#include "swapline/layer_input/saved_input.h"
 #include "swapline/swap/eligibility.h"
 #include "swapline/swap/swap_context.h"
 
@@ -21,7 +22,7 @@
 
 namespace swapline {
 
-// LayerInputOptions::max_swapping_out: learned.
+// LayerInputOptions::max_swapping_out and keep_last: learned.
 inline constexpr int64_t kAuto = -1;
 
 struct LayerInputOptions {
@@ -32,17 +33,23 @@ struct LayerInputOptions {
   SwapPredicate custom_check = {};   // asked for each input; false: it stays on the device
   // Performance
   int64_t num_layers = 0;  // recompute calls in a pass; 0: unknown, then keep_last has no effect
-  int64_t keep_last = 1;   // inputs of the last so many layers stay on the device: needed at once
-  int64_t prefetch = 1;    // layers ahead that inputs are brought back in backward
+  // Inputs of the last so many layers stay on the device: needed at once. kAuto: the last one, as
+  // long as its backward comes next; none while another pass's waits, after a last layer's backward
+  // that others came before, or once begin_microbatch() was called. Never more: memory peaks where
+  // the first backward begins, and there a second one would come on top.
+  int64_t keep_last = kAuto;
+  int64_t prefetch = 1;       // layers ahead that inputs are brought back in backward
   size_t prefetch_bytes = 0;  // most bytes brought back ahead; 0: no limit
   // Inputs whose copy out is not done that may outlive their layer before compute waits. 1: strict,
-  // at most one input on the device beyond the running layer's own. 0: wait for each at once.
-  // kAuto: strict for two passes, which show where memory peaks; from then on as many as fit under
-  // that peak, gone before the first backward of a pass reaches it. Strict's peak of allocated
-  // bytes, and never slower; reserved bytes may pass strict's while it learns, by a segment that
-  // then goes back. Learned anew when an input is larger than those seen; strict where the device's
-  // allocator tells nothing (no c10::DeviceAllocator) and with layers inside layers.
-  int64_t max_swapping_out = 1;
+  // at most one input on the device beyond the running layers' own for each copy direction. 0: wait
+  // for each at once. kAuto: strict for two passes, which show where memory peaks; from then on as
+  // many as fit under that peak, gone before the first backward of a pass reaches it. Strict's peak
+  // of allocated bytes, and never slower; reserved bytes may pass strict's while it learns, by a
+  // segment that then goes back. Learned anew when an input is larger than those seen. Strict where
+  // passes are named (begin_microbatch), where forwards and backwards overlap (save), beside
+  // recompute_ahead, with layers inside layers, and where the device's allocator tells nothing (no
+  // c10::DeviceAllocator).
+  int64_t max_swapping_out = kAuto;
   size_t min_bytes = 0;       // smaller inputs stay on the device
   size_t max_host_bytes = 0;  // inputs held in host memory at once; 0: no limit
 };
@@ -96,12 +103,29 @@ class SWAPLINE_API LayerInputs {
   at::Tensor recompute(std::function<at::Tensor(const at::Tensor&)> layer,
                        const at::Tensor& hidden_states);
 
+  // Saves a layer's input for a schedule that runs the layer, its recompute and its backward by
+  // itself: see SavedInput. Call it when the layer is about to run forward. `before`: the input of
+  // the layer before in the same pass, which backward wants after this one; null or empty: none.
+  // The caller passes its own handle of hidden_states on and lets go of it; aliases are safe.
+  // Throws c10::Error for an undefined tensor and for a `before` of other LayerInputs.
+  SavedInput save(const at::Tensor& hidden_states, const SavedInput* before = nullptr);
+
   // Hints for schedules with several passes in flight. They cost time when wrong or missing, never
   // correctness. begin_microbatch names the pass that follows, until the next call; prefetch brings
   // back the last input of that pass, which its backward needs first: call it one slot ahead of
-  // that backward. Unknown names are ignored. Use them with keep_last = 0.
+  // that backward, and for one pass at a time, as each adds one input on the device. One that is
+  // still on its way out is recalled. Unknown names are ignored. Use them with keep_last kAuto or
+  // 0.
   void begin_microbatch(int64_t id);
   void prefetch(int64_t microbatch);
+  // Runs the last layer that recompute() was called for in that pass again now, with grad, on the
+  // current stream, for a schedule whose compute would stand still otherwise. The stream waits for
+  // the input here. The pass's backward then uses what was made, with the same bits, and does not
+  // run that layer again. Until then the input and the layer's activations stay on the device.
+  // Nothing happens for unknown names, a pass that was run ahead already or whose backward has run.
+  // Throws c10::Error inside a backward, and what the layer throws: the input is out again then,
+  // and its backward runs the layer as if nothing had been tried.
+  void recompute_ahead(int64_t microbatch);
 
   // Null where none was given.
   const std::shared_ptr<SwapContext>& context() const;

@@ -1,7 +1,7 @@
 // The autograd function: forward without grad, backward runs the layer again with grad.
 #include "swapline/layer_input/input_ledger.h"
 #include "swapline/layer_input/layer_inputs.h"
-#include "swapline/layer_input/replay_state.h"
+#include "swapline/layer_input/layer_run.h"
 
 #include <array>
 #include <memory>
@@ -20,53 +20,18 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// All that backward needs besides the input.
-struct LayerRun : torch::CustomClassHolder {
-  LayerInputs::Layer layer;
-  std::vector<at::Tensor> others;  // undefined ones included
-  std::vector<uint32_t> versions;  // of `others`
-  bool input_requires_grad = false;
-  size_t num_outputs = 0;
-  ReplayState state;
-  HandlePtr handle;
-
-  LayerRun(LayerInputs::Layer layer,
-           std::vector<at::Tensor> others,
-           ReplayState state,
-           HandlePtr handle)
-      : layer(std::move(layer)),
-        others(std::move(others)),
-        state(std::move(state)),
-        handle(std::move(handle)) {
-    for (const at::Tensor& other : this->others) {
-      versions.push_back(version_of(other));
-    }
-  }
-
-  static uint32_t version_of(const at::Tensor& tensor) {
-    return tensor.defined() && !tensor.is_inference() ? tensor._version() : 0;
-  }
-
-  void check_versions() const {
-    for (size_t i = 0; i < others.size(); ++i) {
-      TORCH_CHECK(version_of(others[i]) == versions[i],
-                  "recompute: the layer's argument ",
-                  i + 1,
-                  " was modified by an in-place operation after its forward");
-    }
-  }
+// What an autograd context can hold.
+struct RunHolder : torch::CustomClassHolder {
+  explicit RunHolder(std::shared_ptr<LayerRun> run) : run(std::move(run)) {}
+  std::shared_ptr<LayerRun> run;
 };
 
 constexpr auto kRun = "run";
 
-c10::intrusive_ptr<LayerRun> run_of(const AutogradContext& context) {
+std::shared_ptr<LayerRun> run_of(const AutogradContext& context) {
   const auto found = context.saved_data.find(kRun);
   TORCH_CHECK(found != context.saved_data.end(), "recompute: its graph has been freed");
-  return c10::static_intrusive_pointer_cast<LayerRun>(found->second.toCapsule());
-}
-
-at::Tensor as_leaf(const at::Tensor& tensor, bool requires_grad) {
-  return tensor.defined() ? tensor.detach().set_requires_grad(requires_grad) : tensor;
+  return c10::static_intrusive_pointer_cast<RunHolder>(found->second.toCapsule())->run;
 }
 
 void refuse_partial_backward() {
@@ -110,38 +75,33 @@ void sample_memory(const variable_list& outputs, InputLedger& ledger) {
   }
 }
 
-class RunningAgain {
- public:
-  explicit RunningAgain(InputLedger& ledger) : ledger_(ledger) { ledger_.set_running_again(true); }
-  ~RunningAgain() { ledger_.set_running_again(false); }
-  RunningAgain(const RunningAgain&) = delete;
-  RunningAgain& operator=(const RunningAgain&) = delete;
-
- private:
-  InputLedger& ledger_;
-};
-
 struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
-  // `inputs`: hidden_states, then the defined ones of run->others.
+  // `inputs`: hidden_states, then the defined ones of the run's others.
   static variable_list forward(AutogradContext* context,
-                               const c10::intrusive_ptr<LayerRun>& run,
+                               const c10::intrusive_ptr<RunHolder>& holder,
                                at::TensorList inputs) {
     context->set_materialize_grads(false);
+    LayerRun& run = *holder->run;
     const ReplayScope scope;
-    std::vector<at::Tensor> outputs = run->layer(inputs.front(), run->others);
-    run->num_outputs = outputs.size();
-    context->saved_data[kRun] = c10::IValue::make_capsule(run);
+    std::vector<at::Tensor> outputs = run.layer(inputs.front(), run.others);
+    run.num_outputs = outputs.size();
+    context->saved_data[kRun] = c10::IValue::make_capsule(holder);
     return outputs;
   }
 
   static variable_list backward(AutogradContext* context, variable_list grad_outputs) {
     refuse_partial_backward();
-    const auto run = run_of(*context);
+    const std::shared_ptr<LayerRun> run = run_of(*context);
     const bool runs_again = torch::autograd::get_current_graph_task_keep_graph();
-    InputLedger& ledger = run->handle->ledger();
     run->check_versions();
-    variable_list grads = run_with_grad(*run, grad_outputs);
-    ledger.finish(*run->handle, runs_again);
+    variable_list grads;
+    try {
+      grads = run_with_grad(*run, grad_outputs);
+    } catch (...) {
+      run->handle->ledger->give_up(*run->handle);
+      throw;
+    }
+    run->handle->ledger->finish(*run->handle, runs_again);
     if (!runs_again) {
       run->layer = nullptr;
       run->others.clear();
@@ -149,25 +109,20 @@ struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
     return grads;
   }
 
-  // Gradients of forward's arguments: none for `run`, then one for each input.
+  // Gradients of forward's arguments: none for the holder, then one for each input.
   static variable_list run_with_grad(LayerRun& run, const variable_list& grad_outputs) {
-    InputLedger& ledger = run.handle->ledger();
-    const at::Tensor input = as_leaf(ledger.take(*run.handle), run.input_requires_grad);
-    std::vector<at::Tensor> others;
-    for (const at::Tensor& other : run.others) {
-      others.push_back(as_leaf(other, other.defined() && other.requires_grad()));
-    }
-    variable_list outputs = run_again(run, input, others);
+    InputLedger& ledger = *run.handle->ledger;
+    LayerRun::Again again = run.begin_backward();
     const bool is_sampled = ledger.recomputed(*run.handle);
     if (is_sampled) {
-      sample_memory(outputs, ledger);
+      sample_memory(again.outputs, ledger);
     }
-    backward_through(run, std::move(outputs), grad_outputs);
+    backward_through(std::move(again.outputs), grad_outputs);
     if (is_sampled) {
       ledger.end_samples();
     }
-    variable_list grads = {at::Tensor(), input.grad()};
-    for (const at::Tensor& other : others) {
+    variable_list grads = {at::Tensor(), again.input.grad()};
+    for (const at::Tensor& other : again.others) {
       if (other.defined()) {
         grads.push_back(other.grad());
       }
@@ -175,27 +130,8 @@ struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
     return grads;
   }
 
-  static variable_list run_again(LayerRun& run,
-                                 const at::Tensor& input,
-                                 const std::vector<at::Tensor>& others) {
-    InputLedger& ledger = run.handle->ledger();
-    const ReplayScope scope(run.state, input.device(), ledger.options().preserve_rng_state);
-    const RunningAgain running(ledger);
-    const at::AutoGradMode with_grad(true);
-    variable_list outputs = run.layer(input, others);
-    TORCH_CHECK(outputs.size() == run.num_outputs,
-                "recompute: the layer returned ",
-                outputs.size(),
-                " tensors, and ",
-                run.num_outputs,
-                " in forward");
-    return outputs;
-  }
-
   // The gradients of parameters are accumulated in here.
-  static void backward_through(const LayerRun& run,
-                               variable_list outputs,
-                               const variable_list& grad_outputs) {
+  static void backward_through(variable_list outputs, const variable_list& grad_outputs) {
     variable_list roots;
     variable_list root_grads;
     for (size_t i = 0; i < outputs.size(); ++i) {
@@ -272,10 +208,11 @@ std::vector<at::Tensor> LayerInputs::recompute(Layer layer,
       inputs.push_back(other);
     }
   }
-  auto run = c10::make_intrusive<LayerRun>(
+  const auto run = std::make_shared<LayerRun>(
       std::move(layer), std::move(others), std::move(state), std::move(handle));
   run->input_requires_grad = hidden_states.requires_grad();
-  return RecomputeFunction::apply(run, at::TensorList(inputs));
+  run->handle->run = run;
+  return RecomputeFunction::apply(c10::make_intrusive<RunHolder>(run), at::TensorList(inputs));
 }
 
 at::Tensor LayerInputs::recompute(std::function<at::Tensor(const at::Tensor&)> layer,
@@ -285,6 +222,15 @@ at::Tensor LayerInputs::recompute(std::function<at::Tensor(const at::Tensor&)> l
     return std::vector<at::Tensor>{layer(hidden)};
   };
   return recompute(as_list, hidden_states).front();
+}
+
+void LayerInputs::recompute_ahead(int64_t microbatch) {
+  TORCH_CHECK(torch::autograd::get_current_graph_task_id() == -1,
+              "LayerInputs::recompute_ahead: called inside a backward; call it before that");
+  const HandlePtr handle = ledger_->last_of_microbatch(microbatch);
+  if (const std::shared_ptr<LayerRun> run = handle ? handle->run.lock() : nullptr) {
+    run->run_ahead();
+  }
 }
 
 }  // namespace swapline

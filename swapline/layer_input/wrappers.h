@@ -31,8 +31,9 @@ namespace swapline {
 // different threads, one at a time.
 class SWAPLINE_API SwapLayerInputs {
  public:
-  // Of `options`, recompute's own (preserve_rng_state) have no effect, and max_swapping_out kAuto
-  // is 1. keep_last needs num_layers. Throws c10::Error naming the option that is out of range.
+  // Of `options`, recompute's own (preserve_rng_state) have no effect, max_swapping_out kAuto is 1,
+  // and keep_last kAuto is 1 until begin_microbatch() is called; it needs num_layers. Throws
+  // c10::Error naming the option that is out of range.
   SwapLayerInputs(std::shared_ptr<SwapContext> context, LayerInputOptions options = {});
   // Brings back what is still out.
   ~SwapLayerInputs();

@@ -21,7 +21,16 @@ using testing::same_bits;
 using testing::SwappedLayers;
 using testing::TinyModel;
 
-enum class Do { kForward, kBackward, kEval, kDrop, kThrowInForward, kThrowInBackward, kHint };
+enum class Do {
+  kForward,
+  kBackward,
+  kEval,
+  kDrop,
+  kThrowInForward,
+  kThrowInBackward,
+  kHint,
+  kAhead
+};
 
 struct Action {
   Do what = Do::kForward;
@@ -56,7 +65,7 @@ Case any_case() {
   c.machine.seed = static_cast<uint64_t>(below(1000));
   c.model = {.num_layers = 1 + below(5), .batch = 4, .width = 7};
   c.options.num_layers = below(3) == 0 ? 0 : c.model.num_layers;
-  c.options.keep_last = below(3);
+  c.options.keep_last = below(4) - 1;
   c.options.prefetch = below(4);
   c.options.max_swapping_out = below(5) - 1;
   c.options.max_host_bytes = below(4) == 0 ? 600 : 0;
@@ -64,8 +73,9 @@ Case any_case() {
   const int64_t num_actions = 3 + below(10);
   for (int64_t i = 0; i < num_actions; ++i) {
     // Forwards and backwards more often than the rest.
-    const int64_t what = below(14);
-    const Do kinds[] = {Do::kEval, Do::kDrop, Do::kThrowInForward, Do::kThrowInBackward, Do::kHint};
+    const int64_t what = below(15);
+    const Do kinds[] = {
+        Do::kEval, Do::kDrop, Do::kThrowInForward, Do::kThrowInBackward, Do::kHint, Do::kAhead};
     c.actions.push_back({what < 5   ? Do::kForward
                          : what < 9 ? Do::kBackward
                                     : kinds[what - 9],
@@ -114,6 +124,11 @@ class Player {
           inputs_->prefetch(action.number % 5);
         }
         break;
+      case Do::kAhead:
+        if (inputs_ != nullptr) {
+          inputs_->recompute_ahead(action.number % 5);
+        }
+        break;
     }
   }
   void finish() {
@@ -127,7 +142,7 @@ class Player {
  private:
   // `at_call`: the middle layer throws when it is called so often; -1: never.
   at::Tensor forward(int64_t number, int at_call) {
-    if (inputs_ != nullptr) {
+    if (inputs_ != nullptr && number % 3 != 0) {
       inputs_->begin_microbatch(number % 5);
     }
     const int64_t width = model_.options().width;

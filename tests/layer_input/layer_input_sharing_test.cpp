@@ -176,5 +176,29 @@ TEST_F(LayerInputSharingTest, HostBytesAreTheSwappedLayersTimesThePassesInFlight
   }
 }
 
+// The sum over the passes in flight of what each has swapped, whatever their sizes.
+TEST_F(LayerInputSharingTest, HostBytesAddUpOverPassesOfDifferentSizes) {
+  LayerInputOptions options = all_swapped();
+  options.keep_last = kAuto;  // keeps the first pass's last input, then sees others in flight
+  SwappedLayers swapped(options);
+  TinyModel model;
+  Tensors losses;
+  size_t expected = 0;
+  size_t num_swapped = 6 - 1;
+  for (const int64_t rows : {33, 5, 64, 17}) {
+    losses.push_back(model.forward(&swapped.inputs, random_tensor({rows, 29}, 8)));
+    expected += num_swapped * static_cast<size_t>(rows) * 29 * 4;
+    num_swapped = 6;
+    EXPECT_EQ(swapped.context->host().stats().requested_bytes, expected);
+  }
+  losses.erase(losses.begin() + 2);  // dropped without a backward
+  expected -= size_t{6} * 64 * 29 * 4;
+  EXPECT_EQ(swapped.context->host().stats().requested_bytes, expected);
+  for (const at::Tensor& loss : losses) {
+    loss.backward();
+  }
+  EXPECT_EQ(swapped.context->host().stats().requested_bytes, 0U);
+}
+
 }  // namespace
 }  // namespace swapline

@@ -240,7 +240,8 @@ TEST_F(LayerInputsTest, OptionsOutOfRangeAreNamed) {
       error([](auto& o) { o.max_swapping_out = -2; }),
       HasSubstr("LayerInputOptions::max_swapping_out is -2; it must be 0 or more, or kAuto"));
   EXPECT_THAT(error([](auto& o) { o.prefetch = -2; }), HasSubstr("prefetch"));
-  EXPECT_THAT(error([](auto& o) { o.keep_last = -1; }), HasSubstr("keep_last"));
+  EXPECT_THAT(error([](auto& o) { o.keep_last = -2; }),
+              HasSubstr("LayerInputOptions::keep_last is -2; it must be 0 or more, or kAuto"));
   EXPECT_THAT(error([](auto& o) { o.num_layers = -1; }), HasSubstr("num_layers"));
   EXPECT_THAT(message_of([] { LayerInputs(nullptr, {}); }), HasSubstr("SwapContext"));
 }

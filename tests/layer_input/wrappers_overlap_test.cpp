@@ -4,6 +4,9 @@
 #include "tests/support/errors.h"
 #include "tests/support/sim_test.h"
 
+#include <memory>
+#include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -216,6 +219,64 @@ TEST_F(WrappersOverlapTest, AnInputAskedForTooLateIsStillRight) {
     return each.grads_on_cpu();
   };
   EXPECT_TRUE(same_bits(run(model), run(plain)));
+}
+
+// A backward, alone or beside a forward, throws: the input before it is on its way in, and stays so
+// until its own backward asks for it, or until the pass is dropped.
+TEST_F(WrappersOverlapTest, AnExceptionBesideAPrefetchLeaksNothing) {
+  for (const bool is_beside_forward : {false, true}) {
+    for (const bool is_dropped : {false, true}) {
+      const auto context = std::make_shared<SwapContext>(device());
+      const auto all = std::make_shared<SwapLayerInputs>(context);
+      const size_t allocated = sim().memory_stats(0).allocated_bytes;
+      {
+        OverlapModel model(all);
+        OverlapModel plain(nullptr);
+        OverlapModel::Pass pass = model.begin(0);
+        OverlapModel::Pass expected = plain.begin(0);
+        for (int i = 0; i < 4; ++i) {
+          model.forward_layer(pass);
+          plain.forward_layer(expected);
+        }
+        const at::Tensor input = pass.graphs.back().layer_input;
+        const auto gives_up = []() -> std::vector<at::Tensor> {
+          throw std::runtime_error("gives up");
+        };
+        const LayerGraph graph = pass.graphs.back();
+        const std::string message = testing::message_of([&] {
+          if (is_beside_forward) {
+            const at::Tensor h = framework_batch(9);
+            swap_layer_input_fboverlap_1f1b_wrapper(
+                [&](SwapLayer&, const LayerCall&, const LayerGraph&) { return gives_up(); })(
+                *model.layers[0], {.hidden_states = h, .checkpoint = true}, graph);
+          } else {
+            swap_layer_input_fboverlap_backward_wrapper(
+                [&](const LayerGraph&) { return gives_up(); })(graph);
+          }
+        });
+        EXPECT_EQ(message, "gives up");
+        EXPECT_THAT(model.layers[2]->swapper->states(), ElementsAre(Residency::kSwappingIn));
+        EXPECT_THAT(model.layers[3]->swapper->states(), IsEmpty());
+        if (!is_dropped) {
+          // Tried again: the input is there, and the rest goes on as ever.
+          at::Tensor grad = at::ones_like(pass.hidden_states);
+          at::Tensor expected_grad = at::ones_like(expected.hidden_states);
+          while (!pass.graphs.empty()) {
+            grad = model.backward_layer(pass, grad);
+            expected_grad = plain.backward_layer(expected, expected_grad);
+          }
+          EXPECT_TRUE(same_bits(grad, expected_grad));
+        }
+      }
+      all->sweep();
+      EXPECT_EQ(all->stats().resident_inputs, 0);
+      EXPECT_EQ(context->host().stats().requested_bytes, 0U);
+      sim().synchronize_device(0);
+      context->settle_done();
+      EXPECT_EQ(context->pending_release_bytes(), 0U);
+      EXPECT_EQ(sim().memory_stats(0).allocated_bytes, allocated);
+    }
+  }
 }
 
 }  // namespace

@@ -265,6 +265,18 @@ TEST_F(WrappersTest, TheCustomCheckDecidesAndKeepLastKeeps) {
   EXPECT_TRUE(same_bits(model.grads_on_cpu(), framework_grads(1)));
 }
 
+TEST_F(WrappersTest, KeepLastAutoKeepsOneUntilPassesAreNamed) {
+  const auto all = make_all({.num_layers = 6});
+  FrameworkModel model(all);
+  model.forward(framework_batch(0)).backward();
+  EXPECT_EQ(all->stats().num_kept_on_device, 1);
+  all->begin_microbatch(0);
+  model.forward(framework_batch(1)).backward();
+  EXPECT_EQ(all->stats().num_kept_on_device, 1);
+  EXPECT_EQ(all->stats().num_swapped_out, 5 + 6);
+  EXPECT_TRUE(same_bits(model.grads_on_cpu(), framework_grads(2)));
+}
+
 TEST_F(WrappersTest, TheModuleTagNamesTheInputInErrors) {
   const auto all = make_all({.module_tag = "decoder"});
   FrameworkModel model(all);
