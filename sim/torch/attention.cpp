@@ -1,5 +1,6 @@
-// Fused scaled-dot-product attention, forward and backward, by torch's CPU flash kernel: scores are
-// never held in memory, as on real devices.
+// Fused scaled-dot-product attention, forward and backward, by torch's CPU kernels: scores are
+// never held in device memory, as on real devices.
+#include "sim/torch/attention_math.h"
 #include "sim/torch/launch.h"
 #include "sim/torch/runtime.h"
 #include "sim/torch/sim.h"
@@ -15,6 +16,7 @@
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
 namespace swapline::sim {
@@ -22,13 +24,22 @@ namespace {
 
 using at::Tensor;
 
-// 2 products of 2 * b * h * q * k * d each; causal masks skip half of both.
-double forward_flops(const Tensor& query, const Tensor& key, bool is_causal) {
-  const double products =
-      4.0 * static_cast<double>(query.numel()) * static_cast<double>(key.size(-2));
+// Products of 2 * b * h * q * k * d each, where d is the width of the keys in some and of the
+// values in others; causal masks skip half of each.
+struct NumProducts {
+  double of_keys;
+  double of_values;
+};
+constexpr NumProducts kForward = {1, 1};
+constexpr NumProducts kBackward = {3, 2};
+
+double flops(NumProducts num, const Tensor& query, const Tensor& value, bool is_causal) {
+  const double rows = static_cast<double>(query.size(0) * query.size(1) * query.size(2));
+  const double width = num.of_keys * static_cast<double>(query.size(3)) +
+                       num.of_values * static_cast<double>(value.size(3));
+  const double products = 2.0 * rows * static_cast<double>(value.size(2)) * width;
   return is_causal ? products / 2 : products;
 }
-constexpr double kBackwardShare = 2.5;  // 5 products instead of 2
 
 int64_t choose(const Tensor& /*query*/,
                const Tensor& /*key*/,
@@ -66,13 +77,16 @@ Forward forward(const Tensor& query,
     // [B, H, T, D] laid out as the CPU kernel lays it out: [B, T, H, D].
     output = at::empty({q.size(0), q.size(2), q.size(1), v.size(3)}, q.options()).transpose(1, 2);
     logsumexp = at::empty({q.size(0), q.size(1), q.size(2)}, q.options().dtype(at::kFloat));
+  } else if (has_other_width(q, v)) {
+    output = math_attention(q, k, v, mask, is_causal, scale);
+    logsumexp = at::zeros({q.size(0), q.size(1), q.size(2)}, q.options().dtype(at::kFloat));
   } else {
     std::tie(output, logsumexp) =
         at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, is_causal, mask, scale);
   }
   output = launch.out(output);
   logsumexp = launch.out(logsumexp);
-  launch.end(forward_flops(query, key, is_causal));
+  launch.end(flops(kForward, query, value, is_causal));
   return {output,
           logsumexp,
           Tensor(),
@@ -118,6 +132,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(const Tensor& grad_out,
     grad_q = at::empty_like(q);
     grad_k = at::empty_like(k);
     grad_v = at::empty_like(v);
+  } else if (has_other_width(q, v)) {
+    std::tie(grad_q, grad_k, grad_v) = math_attention_backward(g, q, k, v, mask, is_causal, scale);
   } else {
     std::tie(grad_q, grad_k, grad_v) = at::_scaled_dot_product_flash_attention_for_cpu_backward(
         g, q, k, v, o, lse, 0.0, is_causal, mask, scale);
@@ -125,7 +141,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(const Tensor& grad_out,
   grad_q = launch.out(grad_q);
   grad_k = launch.out(grad_k);
   grad_v = launch.out(grad_v);
-  launch.end(kBackwardShare * forward_flops(query, key, is_causal));
+  launch.end(flops(kBackward, query, value, is_causal));
   return {grad_q, grad_k, grad_v, Tensor()};
 }
 

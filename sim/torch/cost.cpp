@@ -14,8 +14,8 @@ bool contains(const std::array<std::string_view, N>& names, std::string_view nam
 }  // namespace
 
 FlopRule flop_rule(std::string_view op) {
-  static constexpr std::array<std::string_view, 4> kFirstTwo = {
-      "aten::mm", "aten::bmm", "aten::mv", "aten::dot"};
+  static constexpr std::array<std::string_view, 5> kFirstTwo = {
+      "aten::mm", "aten::bmm", "aten::mv", "aten::dot", "aten::_grouped_mm"};
   static constexpr std::array<std::string_view, 6> kSecondTwo = {"aten::addmm",
                                                                  "aten::addmm_",
                                                                  "aten::baddbmm",

@@ -17,7 +17,8 @@ enum class ByteRule { kAll, kGather };  // kGather: only the rows that are taken
 FlopRule flop_rule(std::string_view op);
 ByteRule byte_rule(std::string_view op);
 
-// 2 * m * k * n (* batch) for a [.., m, k] by b [.., k, n]; for a vector b, n is 1.
+// 2 * m * k * n (* batch) for a [.., m, k] by b [.., k, n]; for a vector b, n is 1. The same when
+// groups of a's rows, or of its columns, meet a matrix each: each element of a meets n numbers.
 double product_flops(const at::Tensor& a, const at::Tensor& b);
 // The unit that computes on `dtype`.
 Precision precision_of(c10::ScalarType dtype);

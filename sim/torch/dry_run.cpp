@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/result_type.h>
 #include <c10/util/Exception.h>
 
@@ -65,6 +66,34 @@ std::vector<c10::IValue> index_select(const std::vector<c10::IValue>& arguments)
   const int64_t dim = arguments[1].toInt();
   shape[dim < 0 ? dim + self.dim() : dim] = arguments[2].toTensor().numel();
   return {with_shape(self, shape)};
+}
+
+// (rows [M, K], matrices [E, K, N], ends [E]) -> [M, N]
+// (columns [K, M], rows [M, N], ends [E]) -> [E, K, N]
+std::vector<c10::IValue> grouped_mm(const std::vector<c10::IValue>& arguments) {
+  const at::Tensor& a = arguments[0].toTensor();
+  const at::Tensor& b = arguments[1].toTensor();
+  TORCH_CHECK(a.dim() == 2 && arguments[2].isTensor(),
+              "aten::_grouped_mm in a dry run: found a first matrix of ",
+              a.dim(),
+              " dimensions, allowed is one of 2 with the ends of its groups");
+  const int64_t columns = b.size(-1);
+  // The kernel pads rows to 16 bytes.
+  const int64_t alignment = 16 / static_cast<int64_t>(a.element_size());
+  const int64_t stride = (columns + alignment - 1) / alignment * alignment;
+  if (b.dim() == 3) {
+    return {at::empty_strided({a.size(0), columns}, {stride, 1}, a.options())};
+  }
+  return {at::empty_strided({arguments[2].toTensor().size(0), a.size(0), columns},
+                            {a.size(0) * stride, stride, 1},
+                            a.options())};
+}
+
+// (sorted, values, out_int32, ...) -> places
+std::vector<c10::IValue> searchsorted(const std::vector<c10::IValue>& arguments) {
+  const at::Tensor& values = arguments[1].toTensor();
+  const at::ScalarType dtype = arguments[2].toBool() ? at::kInt : at::kLong;
+  return {at::empty(values.sizes(), values.options().dtype(dtype))};
 }
 
 // (input, p, train) -> (output, mask)
@@ -146,6 +175,8 @@ ShapeFunction find_shape_function(const c10::FunctionSchema& schema) {
       {"aten::embedding", &embedding},
       {"aten::embedding_dense_backward", &embedding_backward},
       {"aten::index_select", &index_select},
+      {"aten::_grouped_mm", &grouped_mm},
+      {"aten::searchsorted.Tensor", &searchsorted},
       {"aten::native_dropout", &dropout},
       {"aten::native_dropout_backward", &like_first},
       {"aten::where", &where},

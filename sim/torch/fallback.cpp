@@ -309,6 +309,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
                            "native_group_norm",
                            "native_group_norm_backward",
                            "embedding",
+                           "_grouped_mm",
                            "_fused_adam_",
                            "_fused_adamw_",
                            "_fused_adam_.tensor_lr",
