@@ -11,11 +11,6 @@
 #include <c10/util/Exception.h>
 
 namespace swapline {
-namespace {
-
-constexpr const char* kStateNames[] = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"};
-
-}  // namespace
 
 Adam::Adam(std::shared_ptr<SwapContext> context, std::vector<AdamGroup> groups, AdamOptions options)
     : impl_(std::make_unique<Impl>(std::move(context), groups, options)) {}
@@ -89,17 +84,19 @@ std::map<std::string, at::Tensor> Adam::state(const at::Tensor& param) {
     return states;
   }
   const bool is_on_host = impl_->host.has_value();
-  for (int i = 0; i < impl_->num_states(index); ++i) {
-    at::Tensor& state = states[kStateNames[i]];
+  const auto rows = impl_->rows(index);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const auto row = static_cast<int>(i);
+    at::Tensor& state = states[detail::row_name(row, impl_->num_moments(index))];
     if (param.numel() == 0) {
-      state = at::empty_strided(param.sizes(),
-                                param.strides(),
-                                param.options().device(is_on_host ? at::kCPU : impl_->device));
+      const auto options = param.options().requires_grad(false).dtype(rows[i]);
+      state = at::empty_strided(
+          param.sizes(), param.strides(), is_on_host ? options.device(at::kCPU) : options);
     } else if (is_on_host) {
       state = impl_->host->tensor(
-          static_cast<int64_t>(index), i, param.sizes(), param.strides(), param.scalar_type());
+          static_cast<int64_t>(index), row, param.sizes(), param.strides(), rows[i]);
     } else {
-      state = impl_->resident.of(index, param, impl_->num_states(index))[static_cast<size_t>(i)];
+      state = impl_->resident.of(index, param, rows)[i];
     }
   }
   states["step"] = impl_->params.step_tensor(index);
@@ -108,7 +105,7 @@ std::map<std::string, at::Tensor> Adam::state(const at::Tensor& param) {
 
 AdamStats Adam::stats() const {
   AdamStats stats;
-  stats.num_launches = impl_->kernel.num_launches();
+  stats.num_launches = impl_->update.num_launches();
   if (!impl_->pipeline) {
     stats.state_bytes = impl_->resident.bytes();
     return stats;
@@ -118,7 +115,9 @@ AdamStats Adam::stats() const {
   stats.num_slots = impl_->options.num_slots;
   stats.slot_bytes = pipeline.slot_bytes();
   stats.arena_bytes = static_cast<size_t>(stats.num_slots) * stats.slot_bytes;
+  stats.scratch_bytes = impl_->planned_scratch_bytes;
   stats.state_bytes = impl_->host->state_bytes();
+  stats.kept_bytes = pipeline.kept_bytes();
   stats.num_copies_in = pipeline.num_copies_in();
   stats.num_copies_out = pipeline.num_copies_out();
   stats.num_shortages = pipeline.slots().num_shortages();
@@ -130,7 +129,7 @@ size_t Adam::device_state_bytes() const {
     return impl_->resident.bytes();
   }
   impl_->context->settle_done();
-  return impl_->pipeline->slots().held_bytes();
+  return impl_->pipeline->held_bytes();
 }
 
 std::vector<OptimizerStepTimes> Adam::take_step_times() {

@@ -21,7 +21,11 @@ struct AdamStats {
   int64_t num_chunks = 0;
   int64_t num_slots = 0;
   size_t slot_bytes = 0;
-  size_t arena_bytes = 0;  // num_slots · slot_bytes: the most that step() holds on the device
+  size_t arena_bytes = 0;  // num_slots · slot_bytes: the most that step() holds of states
+  // Beside the arena, in step() only and within swap_optimizer_times too: for casts and for what
+  // the portable kernel needs. 0 where all dtypes are one and the kernel is fused.
+  size_t scratch_bytes = 0;
+  size_t kept_bytes = 0;   // by swap_optimizer_fraction: on the device between steps
   size_t state_bytes = 0;  // all states, wherever they are
   // Since construction:
   int64_t num_copies_in = 0;
@@ -30,10 +34,13 @@ struct AdamStats {
   int64_t num_shortages = 0;  // steps that had to do with fewer slots: no room on the device
 };
 
-// Torch's fused kernels on one device, with the bits of torch.optim.Adam and AdamW (fused=True).
+// Torch's fused kernels on one device, with the bits of torch.optim.Adam and AdamW (fused=True), or
+// _foreach_ operators with those of foreach=True: see AdamOptions::kernel, and state_dtype and
+// master_weights for states of another dtype than the parameters.
 //
 // With StatePlacement::kSwap the host states are the truth. No state is on the device outside
-// step(), apart from what prefetch() loads and the last chunks: their copies out run on under the
+// step(), apart from what swap_optimizer_fraction keeps there, what prefetch() loads, and the last
+// chunks: their copies out run on under the
 // next forward, and their slots are given back by SwapContext::settle_done() or settle_all(), which
 // zero_grad() and every swap of the context's other users call. The host never waits for the device
 // in step() and prefetch().
@@ -65,7 +72,8 @@ class SWAPLINE_API Adam {
   // A change of host states between prefetch() and step() needs drain() before it.
   // Does nothing when done already, or while the device has no room.
   void prefetch();
-  // Blocks the calling thread until the host states are whole; drops what was prefetched.
+  // Blocks the calling thread until the host states are whole; drops what was prefetched or kept on
+  // the device, which the next step() loads again.
   void drain();
 
   size_t num_groups() const;
@@ -74,9 +82,10 @@ class SWAPLINE_API Adam {
   std::vector<at::Tensor> params(size_t group) const;
 
   // The states of a parameter under torch.optim's names: exp_avg, exp_avg_sq, max_exp_avg_sq
-  // (amsgrad) and step (fp32 scalar on the host); empty before its first update. With kSwap they
-  // are host tensors; drains first. A change made to them before the next step() counts. After a
-  // step() they are whole again only after drain() or state().
+  // (amsgrad), step (fp32 scalar on the host) and, with master_weights, master_param; all of the
+  // parameter's sizes and strides, empty before its first update. With kSwap they are host tensors;
+  // drains first. A change made to them before the next step() counts. After a step() they are
+  // whole again only after drain() or state().
   std::map<std::string, at::Tensor> state(const at::Tensor& param);
 
   AdamStats stats() const;

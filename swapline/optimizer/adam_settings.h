@@ -5,9 +5,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
 
 namespace swapline {
 
@@ -33,6 +35,16 @@ enum class StatePlacement {
   kSwap,    // in pinned host memory, streamed through the device in step()
 };
 
+enum class AdamKernel {
+  kAuto,      // fused where the device has it, else portable
+  kFused,     // torch's _fused_adamw_, _fused_adam_; refused on a device without them
+  kPortable,  // _foreach_ operators: the bits of torch.optim with foreach=True
+};
+
+// The arithmetic of an update, whatever the placement. It is done in the work dtype: the wider one
+// of the states' dtype and that of what is updated, the parameter or its master. Moments, gradients
+// and parameters of another dtype are cast to it on the device chunk by chunk, and moments and
+// parameters are rounded back to nearest even at the end of the update.
 struct AdamOptions {
   // Behaviour
   StatePlacement placement = StatePlacement::kSwap;
@@ -40,6 +52,19 @@ struct AdamOptions {
   // the pipeline needs. A bound, not an order: less is used where that is faster.
   int64_t swap_optimizer_times = 16;
   size_t swap_optimizer_arena_bytes = 0;  // the same bound in bytes; 0: none
+  // The share of the states' bytes that is swapped, from 0 to 1. The rest, whole chunks, stays on
+  // the device from its first update on, beside the bounds above, until drain() or state(); it has
+  // its place in host memory all the same. Where the device has no room for it, it is swapped.
+  double swap_optimizer_fraction = 1;
+  // Of exp_avg, exp_avg_sq and max_exp_avg_sq: float, double, half or bfloat16. Unset: the
+  // parameter's, or float where it has a master.
+  std::optional<at::ScalarType> state_dtype = std::nullopt;
+  // Half and bfloat16 parameters get a copy in the work dtype (at least float) among their states,
+  // swapped with them: 12 bytes an element with float moments. It starts as the parameter is at its
+  // first update. From then on the master is updated and the parameter is its rounding, so a change
+  // of the parameter itself is overwritten.
+  bool master_weights = false;
+  AdamKernel kernel = AdamKernel::kAuto;
 
   // Performance
   int num_slots = 3;               // chunks on the device at once, at least 3

@@ -4,7 +4,8 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <numeric>
+#include <functional>
+#include <map>
 #include <utility>
 
 namespace swapline {
@@ -28,6 +29,10 @@ size_t widest_item(std::span<const StateShape> shapes) {
   return widest;
 }
 
+Rows rows_of(const StateShape& shape) {
+  return {shape.num_states, shape.master_bytes / shape.item_bytes};
+}
+
 size_t row_part(const StateShape& shape, size_t unit_bytes) {
   return round_up(static_cast<size_t>(shape.numel) * shape.item_bytes, unit_bytes);
 }
@@ -35,7 +40,7 @@ size_t row_part(const StateShape& shape, size_t unit_bytes) {
 // Takes from `shapes` (largest first) what fits into `capacity`, by first fit.
 Block fill_block(std::vector<StateShape>& shapes, size_t unit_bytes, size_t capacity) {
   Block block;
-  block.num_states = shapes.front().num_states;
+  block.rows = rows_of(shapes.front());
   block.unit_bytes = unit_bytes;
   std::vector<StateShape> rest;
   for (const auto& shape : shapes) {
@@ -51,7 +56,7 @@ Block fill_block(std::vector<StateShape>& shapes, size_t unit_bytes, size_t capa
   return block;
 }
 
-// Blocks for parameters that all have the same number of states.
+// Blocks for parameters that all have the same rows.
 void plan_alike(std::vector<StateShape> shapes, size_t slab_bytes, std::vector<Block>& blocks) {
   std::stable_sort(shapes.begin(), shapes.end(), [](const auto& a, const auto& b) {
     return static_cast<size_t>(a.numel) * a.item_bytes >
@@ -98,12 +103,13 @@ std::vector<Piece> pieces_in(const Block& block,
 }  // namespace
 
 std::vector<Block> plan_blocks(std::span<const StateShape> shapes, size_t slab_bytes) {
+  std::map<std::pair<int, size_t>, std::vector<StateShape>, std::greater<>> by_rows;
+  for (const auto& shape : shapes) {
+    const Rows rows = rows_of(shape);
+    by_rows[{rows.num_states, rows.master_scale}].push_back(shape);
+  }
   std::vector<Block> blocks;
-  for (const int num_states : {3, 2}) {
-    std::vector<StateShape> alike;
-    std::copy_if(shapes.begin(), shapes.end(), std::back_inserter(alike), [&](const auto& shape) {
-      return shape.num_states == num_states;
-    });
+  for (auto& [rows, alike] : by_rows) {
     plan_alike(std::move(alike), slab_bytes, blocks);
   }
   return blocks;
@@ -115,16 +121,17 @@ ArenaPlan plan_arena(std::span<const Block> blocks,
   size_t least = kSlotAlignment;
   size_t largest = kSlotAlignment;
   for (const auto& block : blocks) {
-    const auto num_states = static_cast<size_t>(block.num_states);
-    least = std::max(least, round_up(num_states * block.unit_bytes, kSlotAlignment));
-    largest = std::max(largest, round_up(num_states * block.row_bytes, kSlotAlignment));
+    const size_t width = block.rows.width();
+    least = std::max(least, round_up(width * block.unit_bytes, kSlotAlignment));
+    largest = std::max(largest, round_up(width * block.row_bytes, kSlotAlignment));
   }
   size_t bound = total_state_bytes / static_cast<size_t>(options.times);
   if (options.arena_bytes > 0) {
     bound = std::min(bound, options.arena_bytes);
   }
+  const double slots = options.num_slots + options.scratch_per_slot;
   const size_t bound_slot =
-      bound / static_cast<size_t>(options.num_slots) / kSlotAlignment * kSlotAlignment;
+      static_cast<size_t>(static_cast<double>(bound) / slots) / kSlotAlignment * kSlotAlignment;
   const auto best = static_cast<size_t>(std::sqrt(
       static_cast<double>(total_state_bytes) * options.copy_latency_s * options.link_bytes_per_s));
   ArenaPlan plan;
@@ -139,13 +146,13 @@ std::vector<Chunk> cut_chunks(std::span<const Block> blocks, size_t slot_bytes) 
   for (size_t b = 0; b < blocks.size(); ++b) {
     const Block& block = blocks[b];
     const size_t num_units = block.row_bytes / block.unit_bytes;
-    const size_t most_units = slot_bytes / static_cast<size_t>(block.num_states) / block.unit_bytes;
+    const size_t most_units = slot_bytes / block.rows.width() / block.unit_bytes;
     const size_t num_chunks = divide_up(num_units, most_units);
     size_t first_placement = 0;
     for (size_t i = 0; i < num_chunks; ++i) {
       Chunk chunk;
       chunk.block = b;
-      chunk.num_states = block.num_states;
+      chunk.rows = block.rows;
       chunk.begin_bytes = num_units * i / num_chunks * block.unit_bytes;
       const size_t end = num_units * (i + 1) / num_chunks * block.unit_bytes;
       chunk.bytes = end - chunk.begin_bytes;

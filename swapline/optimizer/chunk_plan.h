@@ -2,8 +2,9 @@
 // Arithmetic only: no tensors, no memory.
 //
 // A block is one stretch of host memory per state, state-major: all of its parameters' exp_avg back
-// to back, then (elsewhere) all their exp_avg_sq, and so on; every row is laid out alike. A chunk
-// is a byte range of a block's rows, so it moves with one copy per state and direction.
+// to back, then (elsewhere) all their exp_avg_sq, and so on; every row is laid out alike. Masters
+// are a last row, wider by a whole factor. A chunk is a range of a block's rows, so it moves with
+// one copy per row and direction.
 #pragma once
 
 #include "swapline/export.h"
@@ -22,27 +23,39 @@ inline constexpr int64_t kSplitElements = 64;
 
 // One parameter's states.
 struct StateShape {
-  int64_t param = 0;      // the caller's index
-  int64_t numel = 0;      // > 0
-  size_t item_bytes = 4;  // of one element of each state
-  int num_states = 2;     // rows that it has a part in: 2, or 3 with amsgrad
+  int64_t param = 0;        // the caller's index
+  int64_t numel = 0;        // > 0
+  size_t item_bytes = 4;    // of one element of each moment
+  int num_states = 2;       // moments: 2, or 3 with amsgrad
+  size_t master_bytes = 0;  // of one element of the master: 0 or a multiple of item_bytes
 
-  size_t bytes() const {
-    return static_cast<size_t>(numel) * item_bytes * static_cast<size_t>(num_states);
+  size_t bytes_per_element() const {
+    return item_bytes * static_cast<size_t>(num_states) + master_bytes;
   }
+  size_t bytes() const { return static_cast<size_t>(numel) * bytes_per_element(); }
 };
 
-// A parameter's place in each row of a block.
+// A parameter's place in the rows of a block.
 struct Placement {
   StateShape shape;
-  size_t offset_bytes = 0;  // a multiple of the block's unit
+  size_t offset_bytes = 0;  // in a moment's row; a multiple of the block's unit
+};
+
+// The rows of a block or of a chunk: its moments and, last, the masters.
+struct Rows {
+  int num_states = 0;       // rows of moments
+  size_t master_scale = 0;  // how many times a moment's row the masters' is; 0: there is none
+
+  int count() const { return num_states + (master_scale > 0 ? 1 : 0); }
+  size_t scale(int row) const { return row < num_states ? 1 : master_scale; }
+  // All rows together, in rows of moments.
+  size_t width() const { return static_cast<size_t>(num_states) + master_scale; }
 };
 
 struct Block {
-  int num_states = 0;
-  size_t unit_bytes =
-      0;                 // kSplitElements of the widest element in it: rows may be cut at multiples
-  size_t row_bytes = 0;  // a multiple of unit_bytes
+  Rows rows;
+  size_t unit_bytes = 0;  // kSplitElements of the widest moment in it: rows may be cut at multiples
+  size_t row_bytes = 0;   // of a moment's row; a multiple of unit_bytes
   std::vector<Placement> placements;  // by rising offset
 };
 
@@ -51,28 +64,31 @@ struct Piece {
   int64_t param = 0;
   int64_t first_element = 0;  // a multiple of kSplitElements
   int64_t num_elements = 0;
-  size_t offset_bytes = 0;  // from the chunk's start
+  size_t offset_bytes = 0;  // from the start of the chunk's part of a moment's row
 };
 
 struct Chunk {
   size_t block = 0;
-  int num_states = 0;
-  size_t begin_bytes = 0;  // in each row
-  size_t bytes = 0;        // of each row
+  Rows rows;
+  size_t begin_bytes = 0;  // in a moment's row
+  size_t bytes = 0;        // of a moment's row
   std::vector<Piece> pieces;
 
-  size_t slot_bytes() const { return bytes * static_cast<size_t>(num_states); }
+  size_t slot_bytes() const { return bytes * rows.width(); }
+  // Where a row begins in the slot.
+  size_t row_offset(int row) const { return bytes * static_cast<size_t>(row); }
 };
 
 // Packs the parameters into blocks whose rows fill a power of two from below (the sizes that pinned
 // memory comes in), falling to `slab_bytes`; what is left makes a last, smaller block. Parameters
-// with different numbers of states never share a block.
+// with different rows never share a block.
 SWAPLINE_API std::vector<Block> plan_blocks(std::span<const StateShape> shapes, size_t slab_bytes);
 
 struct ArenaOptions {
   int64_t times = 16;      // the arena is at most total / times
   size_t arena_bytes = 0;  // a further bound; 0: none
   int num_slots = 3;
+  double scratch_per_slot = 0;  // memory beside the slots, within the bounds too, in slots
   double link_bytes_per_s = 25e9;
   double copy_latency_s = 10e-6;
 };

@@ -19,11 +19,12 @@ void HostStates::add(std::span<const StateShape> shapes, size_t zeros_bytes) {
   for (const auto& layout : layouts) {
     auto memory = std::make_shared<Memory>();
     memory->context = context_;
-    for (int state = 0; state < layout.num_states; ++state) {
-      memory->rows.push_back(context_->host().allocate(layout.row_bytes));
+    for (int row = 0; row < layout.rows.count(); ++row) {
+      const size_t bytes = layout.row_bytes * layout.rows.scale(row);
+      memory->rows.push_back(context_->host().allocate(bytes));
       memory->rows.back().wait_for_uses();
+      longest_row = std::max(longest_row, bytes);
     }
-    longest_row = std::max(longest_row, layout.row_bytes);
     blocks.push_back(std::move(memory));
   }
 
@@ -35,7 +36,7 @@ void HostStates::add(std::span<const StateShape> shapes, size_t zeros_bytes) {
   context_->order().make_wait(copies.d2h_stream(), *zeroed, Wait::kSwapOutAfterProducer);
   try {
     for (size_t i = 0; i < blocks.size(); ++i) {
-      zero(*blocks[i], layouts[i].row_bytes, zeros);
+      zero(*blocks[i], layouts[i], zeros);
     }
   } catch (...) {
     copies.d2h_stream().synchronize();
@@ -53,24 +54,29 @@ void HostStates::add(std::span<const StateShape> shapes, size_t zeros_bytes) {
   }
 }
 
-void HostStates::zero(Memory& memory, size_t row_bytes, const at::Tensor& zeros) const {
+void HostStates::zero(Memory& memory, const Block& layout, const at::Tensor& zeros) const {
   const size_t step = zeros.storage().nbytes();
-  for (auto& row : memory.rows) {
-    for (size_t begin = 0; begin < row_bytes; begin += step) {
-      context_->copies().copy_out(
-          zeros.storage(), 0, row, begin, std::min(step, row_bytes - begin));
+  for (int row = 0; row < layout.rows.count(); ++row) {
+    const size_t bytes = layout.row_bytes * layout.rows.scale(row);
+    for (size_t begin = 0; begin < bytes; begin += step) {
+      context_->copies().copy_out(zeros.storage(),
+                                  0,
+                                  memory.rows[static_cast<size_t>(row)],
+                                  begin,
+                                  std::min(step, bytes - begin));
     }
   }
 }
 
 at::Tensor HostStates::tensor(int64_t param,
-                              int state,
+                              int row,
                               at::IntArrayRef sizes,
                               at::IntArrayRef strides,
                               at::ScalarType dtype) const {
   const Place& place = places_.at(param);
   std::shared_ptr<Memory> memory = blocks_[place.block];
-  void* const data = static_cast<char*>(memory->rows[state].data()) + place.offset_bytes;
+  const size_t offset = place.offset_bytes * layouts_[place.block].rows.scale(row);
+  void* const data = static_cast<char*>(memory->rows[static_cast<size_t>(row)].data()) + offset;
   return at::from_blob(
       data, sizes, strides, [memory](void*) {}, at::TensorOptions().dtype(dtype).device(at::kCPU));
 }

@@ -31,12 +31,14 @@ class HostStates {
   std::span<const Block> blocks() const { return layouts_; }
   size_t state_bytes() const { return state_bytes_; }  // of the elements, without padding
 
-  PinnedBuffer& row(size_t block, int state) { return blocks_[block]->rows[state]; }
+  PinnedBuffer& row(size_t block, int row) {
+    return blocks_[block]->rows[static_cast<size_t>(row)];
+  }
 
-  // State number `state` of `param` as a dense host tensor. Requires: contains(param), and no copy
-  // of its bytes in flight when it is read or written.
+  // The part of `param` in a row as a dense host tensor; `dtype`: the row's. Requires:
+  // contains(param), and no copy of its bytes in flight when it is read or written.
   at::Tensor tensor(int64_t param,
-                    int state,
+                    int row,
                     at::IntArrayRef sizes,
                     at::IntArrayRef strides,
                     at::ScalarType dtype) const;
@@ -51,7 +53,7 @@ class HostStates {
     size_t offset_bytes;
   };
 
-  void zero(Memory& memory, size_t row_bytes, const at::Tensor& zeros) const;
+  void zero(Memory& memory, const Block& layout, const at::Tensor& zeros) const;
 
   std::shared_ptr<SwapContext> context_;
   std::vector<Block> layouts_;

@@ -7,14 +7,15 @@ namespace swapline::detail {
 
 const std::vector<at::Tensor>& ResidentStates::of(size_t param,
                                                   const at::Tensor& like,
-                                                  int num_states) {
+                                                  const std::vector<at::ScalarType>& dtypes) {
   const auto known = states_.find(param);
   if (known != states_.end()) {
     return known->second;
   }
   std::vector<at::Tensor> states;
-  for (int i = 0; i < num_states; ++i) {
-    states.push_back(at::empty_strided(like.sizes(), like.strides(), like.options()).zero_());
+  for (const at::ScalarType dtype : dtypes) {
+    states.push_back(
+        at::empty_strided(like.sizes(), like.strides(), like.options().dtype(dtype)).zero_());
   }
   for (const auto& state : states) {
     bytes_ += state.nbytes();

@@ -12,8 +12,10 @@ namespace swapline::detail {
 
 class ResidentStates {
  public:
-  // The states of a parameter, made of zeros at the first call, laid out like it.
-  const std::vector<at::Tensor>& of(size_t param, const at::Tensor& like, int num_states);
+  // The states of a parameter, made of zeros at the first call, laid out like it, of `dtypes`.
+  const std::vector<at::Tensor>& of(size_t param,
+                                    const at::Tensor& like,
+                                    const std::vector<at::ScalarType>& dtypes);
   size_t bytes() const { return bytes_; }
 
  private:

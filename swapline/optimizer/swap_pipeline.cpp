@@ -6,6 +6,9 @@
 #include <iterator>
 #include <utility>
 
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
 namespace swapline::detail {
 
 SwapPipeline::SwapPipeline(std::shared_ptr<SwapContext> context, HostStates& states, int num_slots)
@@ -19,20 +22,38 @@ SwapPipeline::~SwapPipeline() {
   abandon();
 }
 
-void SwapPipeline::set_slot_bytes(size_t slot_bytes) {
+void SwapPipeline::set_slot_bytes(size_t slot_bytes, double fraction) {
   slot_bytes_ = slot_bytes;
   chunks_ = cut_chunks(states_.blocks(), slot_bytes);
   stored_.assign(chunks_.size(), nullptr);
+  size_t all_bytes = 0;
+  for (const Chunk& chunk : chunks_) {
+    all_bytes += chunk.slot_bytes();
+  }
+  const double most_bytes = (1 - fraction) * static_cast<double>(all_bytes);
+  kept_.clear();
+  kept_bytes_ = 0;
+  for (const Chunk& chunk : chunks_) {
+    if (static_cast<double>(kept_bytes_ + chunk.slot_bytes()) > most_bytes) {
+      break;
+    }
+    kept_.emplace_back();
+    kept_bytes_ += chunk.slot_bytes();
+  }
 }
 
 void SwapPipeline::prefetch(std::span<const size_t> chunks) {
-  if (!loaded_.empty() || chunks.empty()) {
+  std::vector<size_t> moving;
+  std::copy_if(chunks.begin(), chunks.end(), std::back_inserter(moving), [&](size_t chunk) {
+    return !shall_keep(chunk);
+  });
+  if (!loaded_.empty() || moving.empty()) {
     return;
   }
   try {
-    slots_.grow(std::min(num_slots_, chunks.size()), slot_bytes_, /*must=*/false);
+    slots_.grow(std::min(num_slots_, moving.size()), slot_bytes_, /*must=*/false);
     for (size_t i = 0; slots_.has_free(); ++i) {
-      load(chunks[i]);
+      load({moving[i], slots_.take()});
     }
   } catch (...) {
     abandon();
@@ -43,22 +64,38 @@ void SwapPipeline::prefetch(std::span<const size_t> chunks) {
 void SwapPipeline::run(std::span<const size_t> chunks, const Update& update_chunk) {
   try {
     drop_unwanted(chunks);
-    std::deque<size_t> waiting;
-    std::copy_if(chunks.begin(), chunks.end(), std::back_inserter(waiting), [&](size_t chunk) {
+    std::vector<size_t> absent;
+    std::copy_if(chunks.begin(), chunks.end(), std::back_inserter(absent), [&](size_t chunk) {
       return std::none_of(loaded_.begin(), loaded_.end(), [&](const auto& loaded) {
         return loaded.chunk == chunk;
       });
     });
-    slots_.grow(std::min(num_slots_, chunks.size()), slot_bytes_, /*must=*/true);
+    const auto num_kept =
+        std::count_if(absent.begin(), absent.end(), [&](size_t chunk) { return is_kept(chunk); });
+    // Slots before what is to be kept: with slots alone a step can be done.
+    slots_.grow(std::min(num_slots_, chunks.size() - static_cast<size_t>(num_kept)),
+                slot_bytes_,
+                /*must=*/true);
+    std::deque<size_t> waiting;
+    std::copy_if(absent.begin(), absent.end(), std::back_inserter(waiting), [&](size_t chunk) {
+      return !(shall_keep(chunk) && begin_kept(chunk));
+    });
     const auto load_what_fits = [&] {
       while (!waiting.empty() && slots_.has_free()) {
-        load(waiting.front());
+        load({waiting.front(), slots_.take()});
         waiting.pop_front();
       }
     };
     load_what_fits();
     while (!loaded_.empty()) {
       update(loaded_.front(), update_chunk);
+      if (loaded_.front().is_kept) {
+        Slot& slot = loaded_.front().slot;
+        kept_[loaded_.front().chunk] = {std::move(slot.bytes),
+                                        record_event(context_->copies().compute_stream())};
+        loaded_.pop_front();
+        continue;
+      }
       store(loaded_.front());
       slots_.give_back(std::move(loaded_.front().slot));
       loaded_.pop_front();
@@ -85,10 +122,62 @@ void SwapPipeline::drop_unwanted(std::span<const size_t> chunks) {
   }
 }
 
-// Into the slot that has been free longest. The slot is listed before its copy is enqueued, so that
-// its memory outlives the copy also when something throws.
-void SwapPipeline::load(size_t chunk) {
-  loaded_.push_back({chunk, slots_.take()});
+// A chunk that stays on the device: there already, or to be loaded. False: there is no room.
+bool SwapPipeline::begin_kept(size_t chunk) {
+  const Kept& kept = kept_[chunk];
+  if (kept.bytes.defined()) {
+    loaded_.push_back({chunk, {kept.bytes, nullptr, nullptr, kept.updated}, /*is_kept=*/true});
+    return true;
+  }
+  at::Tensor bytes;
+  try {
+    bytes = at::empty({static_cast<int64_t>(chunks_[chunk].slot_bytes())},
+                      at::TensorOptions().dtype(at::kByte).device(context_->device()));
+  } catch (const c10::OutOfMemoryError&) {
+    return false;
+  }
+  context_->note_device_memory(bytes.storage(), MemoryKind::kOptimizerStates);
+  const SharedEvent allocated = record_event(context_->copies().compute_stream());
+  load({chunk, {std::move(bytes), allocated, nullptr, nullptr}, /*is_kept=*/true});
+  return true;
+}
+
+// Brings the host states up to date with kept chunks and lets these go. The calling thread waits.
+void SwapPipeline::store_kept() {
+  auto& copies = context_->copies();
+  const c10::Stream d2h = copies.d2h_stream();
+  const auto is_there = [](const Kept& kept) { return kept.bytes.defined(); };
+  if (std::none_of(kept_.begin(), kept_.end(), is_there)) {
+    return;
+  }
+  try {
+    for (size_t chunk = 0; chunk < kept_.size(); ++chunk) {
+      if (is_there(kept_[chunk])) {
+        context_->order().make_wait(d2h, *kept_[chunk].updated, Wait::kStoreAfterUpdate);
+        copy_rows(chunks_[chunk], {kept_[chunk].bytes, nullptr, nullptr, nullptr}, /*out=*/true);
+      }
+    }
+  } catch (...) {
+    d2h.synchronize();
+    throw;
+  }
+  d2h.synchronize();
+  std::fill(kept_.begin(), kept_.end(), Kept());
+}
+
+size_t SwapPipeline::held_bytes() const {
+  size_t bytes = slots_.held_bytes();
+  for (const Kept& kept : kept_) {
+    bytes += kept.bytes.defined() ? kept.bytes.nbytes() : 0;
+  }
+  return bytes;
+}
+
+// The slot is listed before its copy is enqueued, so that its memory outlives the copy also when
+// something throws.
+void SwapPipeline::load(Loaded loaded) {
+  const size_t chunk = loaded.chunk;
+  loaded_.push_back(std::move(loaded));
   Slot& slot = loaded_.back().slot;
   auto& copies = context_->copies();
   auto& order = context_->order();
@@ -158,14 +247,16 @@ void SwapPipeline::store(Loaded& loaded) {
 void SwapPipeline::copy_rows(const Chunk& chunk, const Slot& slot, bool out) {
   auto& copies = context_->copies();
   const c10::Storage& storage = slot.bytes.storage();
-  for (int state = 0; state < chunk.num_states; ++state) {
-    const size_t offset = static_cast<size_t>(state) * chunk.bytes;
-    PinnedBuffer& row = states_.row(chunk.block, state);
+  for (int i = 0; i < chunk.rows.count(); ++i) {
+    PinnedBuffer& row = states_.row(chunk.block, i);
+    const size_t offset = chunk.row_offset(i);
+    const size_t begin = chunk.begin_bytes * chunk.rows.scale(i);
+    const size_t bytes = chunk.bytes * chunk.rows.scale(i);
     const auto copy = [&] {
       if (out) {
-        copies.copy_out(storage, offset, row, chunk.begin_bytes, chunk.bytes);
+        copies.copy_out(storage, offset, row, begin, bytes);
       } else {
-        copies.copy_in(storage, offset, row, chunk.begin_bytes, chunk.bytes);
+        copies.copy_in(storage, offset, row, begin, bytes);
       }
     };
     try {
@@ -186,10 +277,11 @@ void SwapPipeline::drain() {
   if (!loaded_.empty()) {
     abandon();
   }
+  store_kept();
   context_->settle_done();
 }
 
-// Leaves no copy in flight and no slot held.
+// Leaves no copy in flight and no slot held. Kept chunks stay: their states are nowhere else.
 void SwapPipeline::abandon() noexcept {
   try {
     context_->copies().h2d_stream().synchronize();

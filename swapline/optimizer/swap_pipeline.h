@@ -4,10 +4,12 @@
 //   load k    h2d      after the slot's allocation (kSwapInAfterAllocation), the slot's last store
 //                      (kLoadAfterSlotFree) and the chunk's last store, a step ago
 //                      (kLoadAfterStore)
-//   update k  compute  after load k (kUpdateAfterLoad)
+//   update k  compute  after load k, or after its last update where it was kept (kUpdateAfterLoad)
 //   store k   d2h      after update k (kStoreAfterUpdate)
 //   release   compute  after the slot's last store (kReleaseSlotAfterStore, by the context)
 // Compute never waits for a store inside a step: the last stores run under the next forward.
+// The first chunks may be kept: loaded once, updated where they are while the others' first loads
+// run, and stored by drain().
 #pragma once
 
 #include "swapline/optimizer/chunk_plan.h"
@@ -38,8 +40,9 @@ class SwapPipeline {
   // Waits for its copies.
   ~SwapPipeline();
 
-  // Cuts the host states anew. Requires: drain() since the last copy.
-  void set_slot_bytes(size_t slot_bytes);
+  // Cuts the host states anew. Chunks with at most 1 - `fraction` of the bytes are kept on the
+  // device from their first update on, if it has room. Requires: drain() since the last copy.
+  void set_slot_bytes(size_t slot_bytes, double fraction);
   std::span<const Chunk> chunks() const { return chunks_; }
   size_t slot_bytes() const { return slot_bytes_; }
 
@@ -52,11 +55,13 @@ class SwapPipeline {
   void run(std::span<const size_t> chunks, const Update& update);
 
   // The calling thread waits until the host states are whole. Drops what was prefetched, so that a
-  // change made to the host states from now on is seen by the next step.
+  // change made to the host states from now on is seen by the next step; so are kept chunks.
   void drain();
 
-  SlotRing& slots() { return slots_; }
   const SlotRing& slots() const { return slots_; }
+  size_t kept_bytes() const { return kept_bytes_; }  // when all that shall be kept is
+  // Bytes of states on the device: slots and kept chunks.
+  size_t held_bytes() const;
   // Copies of run() and prefetch() since construction.
   int64_t num_copies_in() const { return num_copies_in_; }
   int64_t num_copies_out() const { return num_copies_out_; }
@@ -66,9 +71,18 @@ class SwapPipeline {
   struct Loaded {
     size_t chunk;
     Slot slot;
+    bool is_kept = false;
+  };
+  struct Kept {
+    at::Tensor bytes;  // undefined: not on the device
+    SharedEvent updated;
   };
 
-  void load(size_t chunk);
+  bool shall_keep(size_t chunk) const { return chunk < kept_.size(); }
+  bool is_kept(size_t chunk) const { return shall_keep(chunk) && kept_[chunk].bytes.defined(); }
+  bool begin_kept(size_t chunk);
+  void store_kept();
+  void load(Loaded loaded);
   void update(const Loaded& loaded, const Update& update);
   void store(Loaded& loaded);
   void copy_rows(const Chunk& chunk, const Slot& slot, bool out);
@@ -80,6 +94,8 @@ class SwapPipeline {
   const size_t num_slots_;
   size_t slot_bytes_ = 0;
   std::vector<Chunk> chunks_;
+  std::vector<Kept> kept_;  // of the first chunks
+  size_t kept_bytes_ = 0;
   std::vector<SharedEvent> stored_;  // per chunk: its last copy out; null before the first
   SharedEvent last_load_;
   SharedEvent last_store_;

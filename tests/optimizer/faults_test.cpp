@@ -1,11 +1,11 @@
 // What goes wrong: every allocation, pin and copy in turn, failures in the middle, bad input.
+#include "tests/optimizer/lost_device.h"
 #include "tests/optimizer/training.h"
 
 #include <cmath>
 #include <functional>
 #include <map>
 #include <memory>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +16,8 @@
 namespace swapline::testing {
 namespace {
 
+using sim::Faults;
+
 const std::vector<std::vector<int64_t>> kSizes = {{100, 90}, {1000}, {33}};
 
 AdamOptions few_chunks() {
@@ -23,22 +25,6 @@ AdamOptions few_chunks() {
   options.swap_optimizer_times = 4;
   return options;
 }
-
-// Throws at the n-th wait of a kind: a device that is lost there.
-class LostDevice : public StreamOrder {
- public:
-  LostDevice(Wait at, int n) : at_(at), left_(n) {}
-  void make_wait(const c10::Stream& stream, c10::Event& event, Wait why) override {
-    if (why == at_ && left_-- == 0) {
-      throw std::runtime_error("the device is lost");
-    }
-    StreamOrder::make_wait(stream, event, why);
-  }
-
- private:
-  Wait at_;
-  int left_;
-};
 
 template <typename F>
 std::string message_of(const F& call) {
@@ -57,9 +43,9 @@ class FaultsTest : public OptimizerTest {
  protected:
   // The CPU copies after `num_steps` steps without a fault.
   std::map<std::string, at::Tensor> expected(int num_steps) {
-    const auto groups = plain_groups(kSizes);
+    const auto groups = plain_groups(kSizes, {}, dtype_);
     const Gradients gradients(groups, num_steps, false);
-    Adam adam(make_context(), groups, few_chunks());
+    Adam adam(make_context(), groups, options_);
     for (int step = 0; step < num_steps; ++step) {
       gradients.set(groups, step);
       adam.step();
@@ -69,21 +55,21 @@ class FaultsTest : public OptimizerTest {
 
   // Fails each occasion of a kind in the second step, one at a time. Whatever happens, three steps
   // that came to their end have the right bits.
-  void fail_each(int64_t sim::Faults::* kind, int64_t (*count)(), bool prefetch) {
+  void fail_each(int64_t Faults::* kind, int64_t (*count)(), bool prefetch) {
     const auto right = expected(3);
     int64_t num_occasions = 1;
     for (int64_t k = -1; k < num_occasions; ++k) {
       SCOPED_TRACE("fault " + std::to_string(k));
-      const auto groups = plain_groups(kSizes);
+      const auto groups = plain_groups(kSizes, {}, dtype_);
       const Gradients gradients(groups, 3, false);
-      Adam adam(make_context(), groups, few_chunks());
+      Adam adam(make_context(), groups, options_);
       gradients.set(groups, 0);
       adam.step();
       adam.drain();
       gradients.set(groups, 1);
       const size_t held = sim().memory_stats(0).allocated_bytes;
       const int64_t before = count();
-      sim::Faults faults;
+      Faults faults;
       faults.*kind = k;  // -1: none, to count the occasions
       set_faults(faults);
       bool has_thrown = false;
@@ -118,32 +104,73 @@ class FaultsTest : public OptimizerTest {
   static int64_t num_device_allocations() { return sim().memory_stats(0).num_allocations; }
   static int64_t num_pins() { return sim().pinned_stats().num_allocations; }
 
+  // States of another dtype than the parameters, and a kernel that needs scratch: all that a step
+  // can hold.
+  void use_all_options() {
+    dtype_ = at::kBFloat16;
+    options_.state_dtype = at::kBFloat16;
+    options_.master_weights = true;
+    options_.kernel = AdamKernel::kPortable;
+  }
+
+  AdamOptions options_ = few_chunks();
+  at::ScalarType dtype_ = at::kFloat;
   int64_t num_thrown_ = 0;
 };
 
 TEST_F(FaultsTest, AFailingDeviceAllocationCostsAtMostARepeatedStep) {
-  fail_each(&sim::Faults::fail_device_allocation, num_device_allocations, false);
+  fail_each(&Faults::fail_device_allocation, num_device_allocations, false);
   EXPECT_LE(num_thrown_, 1) << "only that of the step's number cannot be done without";
 }
 
 TEST_F(FaultsTest, AFailingDeviceAllocationInPrefetchCostsAtMostARepeatedStep) {
-  fail_each(&sim::Faults::fail_device_allocation, num_device_allocations, true);
+  fail_each(&Faults::fail_device_allocation, num_device_allocations, true);
   EXPECT_LE(num_thrown_, 1);
 }
 
 TEST_F(FaultsTest, AFailingCopyIsRepeated) {
-  fail_each(&sim::Faults::fail_copy, num_copies, false);
+  fail_each(&Faults::fail_copy, num_copies, false);
   EXPECT_EQ(num_thrown_, 0);
 }
 
 TEST_F(FaultsTest, AFailingCopyOfPrefetchIsRepeated) {
-  fail_each(&sim::Faults::fail_copy, num_copies, true);
+  fail_each(&Faults::fail_copy, num_copies, true);
   EXPECT_EQ(num_thrown_, 0);
 }
 
 TEST_F(FaultsTest, AStepPinsNothing) {
-  fail_each(&sim::Faults::fail_pinned_allocation, num_pins, true);
+  fail_each(&Faults::fail_pinned_allocation, num_pins, true);
   EXPECT_EQ(num_thrown_, 0);
+}
+
+TEST_F(FaultsTest, WithCastsAndMastersAFailingAllocationCostsAtMostARepeatedStep) {
+  use_all_options();
+  for (const bool prefetch : {false, true}) {
+    num_thrown_ = 0;
+    fail_each(&Faults::fail_device_allocation, num_device_allocations, prefetch);
+    EXPECT_EQ(num_thrown_, 1) << "only the scratch cannot be done without";
+  }
+}
+
+TEST_F(FaultsTest, WithCastsAndMastersAFailingCopyIsRepeated) {
+  use_all_options();
+  fail_each(&Faults::fail_copy, num_copies, false);
+  fail_each(&Faults::fail_copy, num_copies, true);
+  EXPECT_EQ(num_thrown_, 0);
+}
+
+TEST_F(FaultsTest, WithCastsAndMastersAStepPinsNothing) {
+  use_all_options();
+  fail_each(&Faults::fail_pinned_allocation, num_pins, true);
+  EXPECT_EQ(num_thrown_, 0);
+}
+
+TEST_F(FaultsTest, WithAShareKeptOnTheDeviceFaultsCostAtMostARepeatedStep) {
+  options_.swap_optimizer_fraction = 0.5;
+  fail_each(&Faults::fail_device_allocation, num_device_allocations, true);
+  EXPECT_LE(num_thrown_, 1) << "what cannot be kept is swapped";
+  fail_each(&Faults::fail_copy, num_copies, true);
+  EXPECT_LE(num_thrown_, 1) << "no copy costs a step";
 }
 
 TEST_F(FaultsTest, ConstructionThatFailsLeavesNothing) {
@@ -151,7 +178,7 @@ TEST_F(FaultsTest, ConstructionThatFailsLeavesNothing) {
   const size_t held = sim().memory_stats(0).allocated_bytes;
   for (int kind = 0; kind < 3; ++kind) {
     const auto context = make_context();
-    sim::Faults faults;
+    Faults faults;
     (kind == 0   ? faults.fail_pinned_allocation
      : kind == 1 ? faults.fail_device_allocation
                  : faults.fail_copy) = 0;
@@ -161,6 +188,33 @@ TEST_F(FaultsTest, ConstructionThatFailsLeavesNothing) {
     EXPECT_EQ(sim().memory_stats(0).allocated_bytes, held);
     EXPECT_EQ(context->host().stats().requested_bytes, 0u);
     Adam adam(context, groups);
+  }
+}
+
+TEST_F(FaultsTest, ConstructionWithMastersThatFailsLeavesNothing) {
+  use_all_options();
+  const auto groups = plain_groups({{700, 300}, {5000}}, {}, dtype_);
+  const size_t held = sim().memory_stats(0).allocated_bytes;
+  for (int64_t Faults::* const kind : {&Faults::fail_pinned_allocation, &Faults::fail_copy}) {
+    int64_t num_failed = 0;
+    for (bool has_thrown = true; has_thrown; ++num_failed) {
+      SwapContextOptions options;
+      options.host.slab_bytes = size_t{1} << 16;  // a slab for each row, or more
+      const auto context = std::make_shared<SwapContext>(device(), options);
+      Faults faults;
+      faults.*kind = num_failed;
+      set_faults(faults);
+      has_thrown = false;
+      try {
+        Adam adam(context, groups, options_);
+      } catch (const std::exception&) {
+        has_thrown = true;
+      }
+      set_faults({});
+      EXPECT_EQ(sim().memory_stats(0).allocated_bytes, held);
+      EXPECT_EQ(context->host().stats().requested_bytes, 0u);
+    }
+    EXPECT_GE(num_failed, 4) << "two moments and the masters, one after another";
   }
 }
 
@@ -174,7 +228,7 @@ TEST_F(FaultsTest, ALateUnfrozenParameterThatCannotBePinnedFailsBeforeAnythingIs
   const Gradients gradients(groups, 1, false);
   gradients.set(groups, 0);
   const auto before = groups[0].params[0].detach().cpu();
-  sim::Faults faults;
+  Faults faults;
   faults.fail_pinned_allocation = 0;
   set_faults(faults);
   bool has_thrown = false;
@@ -281,6 +335,8 @@ TEST_F(FaultsTest, OptionsThatAreNotAllowedAreNamed) {
   EXPECT_MESSAGE(with([](auto& o, auto&) { o.num_slots = 2; }), "num_slots must be at least 3");
   EXPECT_MESSAGE(with([](auto& o, auto&) { o.link_bytes_per_s = 0; }), "link_bytes_per_s");
   EXPECT_MESSAGE(with([](auto& o, auto&) { o.copy_latency_s = -1; }), "copy_latency_s");
+  EXPECT_MESSAGE(with([](auto& o, auto&) { o.state_dtype = at::kLong; }),
+                 "state_dtype must be float, double, half or bfloat16, got Long");
   EXPECT_MESSAGE(with([](auto&, auto& s) { s.lr = -1; }), "lr must be at least 0");
   EXPECT_MESSAGE(with([](auto&, auto& s) { s.beta1 = 1; }), "beta1 must be in [0, 1)");
   EXPECT_MESSAGE(with([](auto&, auto& s) { s.beta2 = -0.1; }), "beta2 must be in [0, 1)");

@@ -49,11 +49,12 @@ std::vector<AdamGroup> odd_groups(const AdamSettings& settings) {
 }
 
 std::vector<AdamGroup> plain_groups(const std::vector<std::vector<int64_t>>& sizes,
-                                    const AdamSettings& settings) {
+                                    const AdamSettings& settings,
+                                    at::ScalarType dtype) {
   AdamGroup group;
   group.settings = settings;
   for (const auto& size : sizes) {
-    group.params.push_back(make_param(size, static_cast<int>(group.params.size())));
+    group.params.push_back(make_param(size, static_cast<int>(group.params.size()), dtype));
   }
   return {group};
 }

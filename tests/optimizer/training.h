@@ -37,9 +37,10 @@ at::Tensor make_param(at::IntArrayRef sizes, int seed, at::ScalarType dtype = at
 
 // Two groups: large, small, odd, scalar, empty, bf16, transposed and tied parameters.
 std::vector<AdamGroup> odd_groups(const AdamSettings& settings);
-// One group of fp32 parameters.
+// One group of parameters.
 std::vector<AdamGroup> plain_groups(const std::vector<std::vector<int64_t>>& sizes,
-                                    const AdamSettings& settings = {});
+                                    const AdamSettings& settings = {},
+                                    at::ScalarType dtype = at::kFloat);
 
 // Gradients of all steps, uploaded once so that the steps need no sync between them.
 class Gradients {
