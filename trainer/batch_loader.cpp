@@ -7,7 +7,6 @@
 
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 namespace swapline::trainer {
 namespace {
@@ -20,18 +19,7 @@ bool is_in_use(const PinnedBuffer& buffer) {
 
 }  // namespace
 
-BatchLoader::BatchLoader(TextData& data,
-                         Device& device,
-                         HostPool* pool,
-                         int64_t sequences_per_batch)
-    : data_(&data), device_(&device), pool_(pool), sequences_per_batch_(sequences_per_batch) {}
-
-Batch BatchLoader::next() {
-  const Batch batch = data_->next_batch(sequences_per_batch_);
-  return {to_device(batch.tokens), to_device(batch.targets)};
-}
-
-PinnedBuffer BatchLoader::free_buffer(size_t bytes) {
+PinnedBuffer TokenCopies::free_buffer(size_t bytes) {
   if (buffers_.empty() || is_in_use(buffers_.front())) {
     return pool_->allocate(bytes);
   }
@@ -40,7 +28,7 @@ PinnedBuffer BatchLoader::free_buffer(size_t bytes) {
   return buffer;
 }
 
-at::Tensor BatchLoader::to_device(const at::Tensor& host) {
+at::Tensor TokenCopies::to_device(const at::Tensor& host) {
   if (pool_ == nullptr) {
     return host;
   }
@@ -52,9 +40,29 @@ at::Tensor BatchLoader::to_device(const at::Tensor& host) {
   const c10::Device device = device_->torch_device();
   at::Tensor tokens = at::empty_like(host, host.options().device(device));
   tokens.copy_(at::from_blob(buffer.data(), host.sizes(), host.options()), /*non_blocking=*/true);
-  buffer.add_use(record_event(c10::impl::VirtualGuardImpl(device.type()).getStream(device)));
+  buffer.add_use(record_event(device_->current_stream()));
   buffers_.push_back(std::move(buffer));
   return tokens;
+}
+
+StepBatches::StepBatches(TextData& data,
+                         int64_t num_microbatches,
+                         int64_t num_lanes,
+                         int64_t num_sequences)
+    : data_(&data),
+      num_microbatches_(static_cast<size_t>(num_microbatches)),
+      num_lanes_(static_cast<size_t>(num_lanes)),
+      num_sequences_(num_sequences) {}
+
+void StepBatches::advance() {
+  batches_.clear();
+  for (size_t i = 0; i < num_microbatches_ * num_lanes_; ++i) {
+    batches_.push_back(data_->next_batch(num_sequences_));
+  }
+}
+
+const Batch& StepBatches::of(int microbatch, size_t lane) const {
+  return batches_[static_cast<size_t>(microbatch) * num_lanes_ + lane];
 }
 
 }  // namespace swapline::trainer

@@ -1,4 +1,4 @@
-// Brings batches of tokens to the device without making the host wait for it.
+// Brings batches of tokens to the devices without making the host wait for it.
 #pragma once
 
 #include "swapline/memory/host_pool.h"
@@ -6,26 +6,42 @@
 #include "trainer/text_data.h"
 
 #include <deque>
+#include <vector>
 
 namespace swapline::trainer {
 
-class BatchLoader {
+// Copies small host tensors to one device through pinned buffers.
+class TokenCopies {
  public:
-  // `data`, `device` and `pool` must outlive the loader. `pool`: nullptr on the CPU.
-  BatchLoader(TextData& data, Device& device, HostPool* pool, int64_t sequences_per_batch);
+  // `device` and `pool` must outlive it. `pool`: nullptr on the CPU.
+  TokenCopies(Device& device, HostPool* pool) : device_(&device), pool_(pool) {}
 
-  // The next batch, on the device; its copy is enqueued on the current stream.
-  Batch next();
+  // The tensor on the device; its copy is enqueued on the current stream.
+  at::Tensor to_device(const at::Tensor& host);
 
  private:
-  at::Tensor to_device(const at::Tensor& host);
   PinnedBuffer free_buffer(size_t bytes);
 
-  TextData* data_;
   Device* device_;
   HostPool* pool_;
-  int64_t sequences_per_batch_;
   std::deque<PinnedBuffer> buffers_;  // oldest use first
+};
+
+// The batches of one step, on the host: the same ones in the same order, however they are spread.
+class StepBatches {
+ public:
+  StepBatches(TextData& data, int64_t num_microbatches, int64_t num_lanes, int64_t num_sequences);
+
+  // Reads the next step's batches.
+  void advance();
+  const Batch& of(int microbatch, size_t lane) const;
+
+ private:
+  TextData* data_;
+  size_t num_microbatches_;
+  size_t num_lanes_;
+  int64_t num_sequences_;
+  std::vector<Batch> batches_;
 };
 
 }  // namespace swapline::trainer

@@ -2,6 +2,7 @@
 #include "trainer/command_line.h"
 
 #include "trainer/options.h"
+#include "trainer/parallel/layout.h"
 
 #include <algorithm>
 
@@ -119,6 +120,7 @@ Command parse_command_line(const std::vector<std::string>& arguments) {
                      ": unknown option; swapline train --help lists those allowed");
   }
   check_contradictions(command.config);
+  make_layout(command.config);  // refuses schedules and stages that cannot be
   return command;
 }
 

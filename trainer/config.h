@@ -38,6 +38,7 @@ struct TrainingConfig {
   int64_t global_batch_size = -1;
   double max_norm = 1.0;
   std::string dtype = "float32";
+  int64_t num_mtp_modules = 0;
 };
 
 struct OptimizerConfig {
@@ -64,6 +65,17 @@ struct ActivationCheckpointConfig {
   std::string mode = "full";
   int64_t layers_per_block = 1;
   int64_t first_layers = 0;
+  std::string selective_part = "attention-core";
+  bool recompute_ahead = false;
+};
+
+struct ParallelismConfig {
+  int64_t pipeline_parallel_degree = 1;
+  std::string pipeline_parallel_schedule = "1F1B";
+  int64_t pipeline_parallel_microbatch_size = 1;
+  std::string pipeline_parallel_layers_per_stage;  // numbers, comma-separated; empty: evenly
+  int64_t expert_parallel_degree = 1;
+  bool moe_fb_overlap = false;
 };
 
 struct SwapLayerInputConfig {
@@ -71,8 +83,8 @@ struct SwapLayerInputConfig {
   int64_t prefetch = 1;
   Bytes min_bytes;
   Bytes max_host_bytes;
-  int64_t keep_last = 1;
-  std::optional<int64_t> max_swapping_out = 1;  // none: learned
+  std::optional<int64_t> keep_last;         // none: learned
+  std::optional<int64_t> max_swapping_out;  // none: learned
 };
 
 struct DataConfig {
@@ -100,6 +112,7 @@ struct ProfilingConfig {
 
 struct DebugConfig {
   int64_t seed = 42;
+  bool moe_force_load_balance = false;
 };
 
 struct Config {
@@ -109,6 +122,7 @@ struct Config {
   OptimizerConfig optimizer;
   LrSchedulerConfig lr_scheduler;
   ActivationCheckpointConfig activation_checkpoint;
+  ParallelismConfig parallelism;
   SwapLayerInputConfig swap_layer_input;
   DataConfig data;
   DeviceConfig device;
@@ -116,10 +130,11 @@ struct Config {
   ProfilingConfig profiling;
   DebugConfig debug;
 
-  // Micro-batches of one optimizer step.
-  int64_t num_microbatches() const {
-    return training.global_batch_size < 0 ? 1
-                                          : training.global_batch_size / training.local_batch_size;
+  // Sequences of one optimizer step, on all ranks that train on data of their own.
+  int64_t sequences_per_step() const {
+    return training.global_batch_size < 0
+               ? training.local_batch_size * parallelism.expert_parallel_degree
+               : training.global_batch_size;
   }
   int64_t lr_total_steps() const { return lr_scheduler.total_steps.value_or(training.steps); }
 };

@@ -9,7 +9,7 @@ namespace swapline::trainer {
 
 TimeMark Device::mark() const {
   if (!torch_device_.is_cpu()) {
-    return mark(c10::impl::VirtualGuardImpl(torch_device_.type()).getStream(torch_device_));
+    return mark(current_stream());
   }
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   return {nullptr, std::chrono::duration<double, std::milli>(now).count()};
@@ -31,9 +31,20 @@ double Device::elapsed_ms(const TimeMark& begin, const TimeMark& end) const {
   return begin.event->elapsedTime(*end.event);
 }
 
-std::unique_ptr<Device> make_device(const DeviceConfig& config, bool enable_trace) {
-  return config.type == "sim" ? make_sim_device(config, enable_trace)
-                              : make_torch_device(config.type);
+c10::Stream Device::new_stream(const std::string& name) {
+  const c10::Stream stream =
+      c10::impl::VirtualGuardImpl(torch_device_.type()).getNewStream(torch_device_);
+  name_stream(stream, name);
+  return stream;
+}
+
+c10::Stream Device::current_stream() const {
+  return c10::impl::VirtualGuardImpl(torch_device_.type()).getStream(torch_device_);
+}
+
+Devices make_devices(const DeviceConfig& config, int64_t count, bool enable_trace) {
+  return config.type == "sim" ? make_sim_devices(config, count, enable_trace)
+                              : make_torch_devices(config.type, count);
 }
 
 }  // namespace swapline::trainer

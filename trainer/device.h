@@ -64,21 +64,27 @@ class Device {
   // Time from one mark to the other. Blocks the host until the later one is reached.
   double elapsed_ms(const TimeMark& begin, const TimeMark& end) const;
 
-  virtual int64_t num_races() const { return 0; }
+  virtual int64_t num_races() const { return 0; }  // on all devices
   virtual std::string first_race() const { return ""; }
   virtual void name_stream(const c10::Stream&, const std::string&) {}
+  // A stream besides the current one, for copies.
+  c10::Stream new_stream(const std::string& name);
+  // The stream that work is enqueued on by the calling thread.
+  c10::Stream current_stream() const;
   virtual std::string trace_json() const { return ""; }
 
  private:
   c10::Device torch_device_;
 };
 
-// Sets up the device that the configuration asks for.
-// Throws: std::runtime_error when this torch does not have it.
-std::unique_ptr<Device> make_device(const DeviceConfig& config, bool enable_trace);
+// Sets up the first `count` devices of the kind that the configuration asks for. Races and traces
+// are told by each of them for all.
+// Throws: std::runtime_error when this torch or this machine does not have them.
+using Devices = std::vector<std::unique_ptr<Device>>;
+Devices make_devices(const DeviceConfig& config, int64_t count, bool enable_trace);
 
-std::unique_ptr<Device> make_sim_device(const DeviceConfig& config, bool enable_trace);
-std::unique_ptr<Device> make_torch_device(const std::string& type);
+Devices make_sim_devices(const DeviceConfig& config, int64_t count, bool enable_trace);
+Devices make_torch_devices(const std::string& type, int64_t count);
 
 // Names of the simulated accelerators, and a table of them with their figures and sources.
 std::vector<std::string> device_preset_names();

@@ -1,7 +1,8 @@
 // Every option: name, setting, unit, help, words allowed, least, most. One row each, by section.
 #include "trainer/device.h"
-#include "trainer/llama3_shape.h"
+#include "trainer/models/flavors.h"
 #include "trainer/options.h"
+#include "trainer/pipeline/schedule_builders.h"
 
 namespace swapline::trainer {
 namespace {
@@ -16,8 +17,8 @@ Rows model_rows(Config& config) {
   ModelConfig& c = config.model;
   return {
       {"job.dump-folder", &config.job.dump_folder, "", "folder for summary.json and trace.json"},
-      {"model.name", &c.name, "", "family of models", {"llama3"}},
-      {"model.flavor", &c.flavor, "", "size of the model", llama3_flavor_names()},
+      {"model.name", &c.name, "", "family of models", model_names()},
+      {"model.flavor", &c.flavor, "", "size of the model", flavor_names()},
       {"model.num-layers", &c.num_layers, "layers", "0: as the flavor has", {}, 0},
   };
 }
@@ -27,13 +28,16 @@ Rows training_rows(TrainingConfig& c) {
       {"training.steps", &c.steps, "steps", "optimizer steps to take", {}, 1},
       {"training.seq-len", &c.seq_len, "tokens", "length of a sequence", {}, 1},
       {"training.local-batch-size", &c.local_batch_size, "sequences",
-       "sequences of one micro-batch", {}, 1},
+       "sequences of one micro-batch; with a pipeline, of all its micro-batches", {}, 1},
       {"training.global-batch-size", &c.global_batch_size, "sequences",
-       "sequences of one step, a multiple of the local batch size; -1: the same", {}, -1},
+       "sequences of one step, a multiple of the local batch size times expert ranks; -1: the same",
+       {}, -1},
       {"training.max-norm", &c.max_norm, "",
        "gradients are scaled down to this total norm", {}, 0, kNoLimit, kAbove},
       {"training.dtype", &c.dtype, "",
        "type of parameters, gradients and states", {"float32", "bfloat16"}},
+      {"training.num-mtp-modules", &c.num_mtp_modules, "modules",
+       "multi-token prediction: modules that foretell one token further each (deepseek_v3)", {}, 0},
   };
 }
 
@@ -71,11 +75,33 @@ Rows lr_scheduler_rows(LrSchedulerConfig& c) {
 Rows activation_checkpoint_rows(ActivationCheckpointConfig& c) {
   return {
       {"activation-checkpoint.mode", &c.mode, "",
-       "full: layers run again in backward; none: they keep their activations", {"full", "none"}},
+       "full: layers run again in backward; selective: parts of them; none: they keep all",
+       {"full", "selective", "none"}},
       {"activation-checkpoint.layers-per-block", &c.layers_per_block, "layers",
        "layers recomputed together, with one kept input", {}, 1},
       {"activation-checkpoint.first-layers", &c.first_layers, "layers",
-       "recompute only the first so many; 0: all", {}, 0},
+       "recompute only the first so many, of each pipeline stage; 0: all", {}, 0},
+      {"activation-checkpoint.selective-part", &c.selective_part, "",
+       "which parts of a layer mode selective runs again", {"attention-core", "mlp", "norms"}},
+      {"activation-checkpoint.recompute-ahead", &c.recompute_ahead, "",
+       "a stage's last layer runs again before its gradient is there, in the pipeline's bubble"},
+  };
+}
+
+Rows parallelism_rows(ParallelismConfig& c) {
+  return {
+      {"parallelism.pipeline-parallel-degree", &c.pipeline_parallel_degree, "devices",
+       "devices that the layers are spread over; 1: no pipeline", {}, 1, 8},
+      {"parallelism.pipeline-parallel-schedule", &c.pipeline_parallel_schedule, "",
+       "order of the micro-batches", schedule_names()},
+      {"parallelism.pipeline-parallel-microbatch-size", &c.pipeline_parallel_microbatch_size,
+       "sequences", "micro-batches of a step: the local batch size divided by this", {}, 1},
+      {"parallelism.pipeline-parallel-layers-per-stage", &c.pipeline_parallel_layers_per_stage,
+       "layers", "of each stage, the last takes the rest; or a list, one each; empty: evenly"},
+      {"parallelism.expert-parallel-degree", &c.expert_parallel_degree, "devices",
+       "devices that share the experts, each with data of its own (deepseek_v3)", {}, 1, 8},
+      {"parallelism.moe-fb-overlap", &c.moe_fb_overlap, "",
+       "run a micro-batch forward against another's backward, hiding each one's all-to-all"},
   };
 }
 
@@ -90,7 +116,8 @@ Rows swap_layer_input_rows(SwapLayerInputConfig& c) {
       {"swap-layer-input.max-host-bytes", &c.max_host_bytes, "bytes",
        "most host memory for inputs at once, others stay; 0: no limit"},
       {"swap-layer-input.keep-last", &c.keep_last, "inputs",
-       "inputs at the end of forward that stay: their backward comes next", {}, 0},
+       "inputs at the end of forward that stay; auto: the last, if its backward comes next",
+       {}, 0, kNoLimit, !kAbove, "auto"},
       {"swap-layer-input.max-swapping-out", &c.max_swapping_out, "inputs",
        "inputs still being copied out that may outlive their layer before compute waits; "
        "1: strict; auto: as many as fit under the peak that strict has",
@@ -122,6 +149,8 @@ Rows report_rows(Config& c) {
       {"profiling.enable-trace", &c.profiling.enable_trace, "",
        "write trace.json for Perfetto (sim)"},
       {"debug.seed", &c.debug.seed, "", "seed of the parameters", {}, 0},
+      {"debug.moe-force-load-balance", &c.debug.moe_force_load_balance, "",
+       "tokens go to the experts in turn, whatever the router says (deepseek_v3)"},
   };
 }
 // clang-format on
@@ -135,6 +164,7 @@ std::vector<Option> option_table(Config& config) {
                     optimizer_rows(config.optimizer),
                     lr_scheduler_rows(config.lr_scheduler),
                     activation_checkpoint_rows(config.activation_checkpoint),
+                    parallelism_rows(config.parallelism),
                     swap_layer_input_rows(config.swap_layer_input),
                     device_rows(config.device),
                     report_rows(config)}) {

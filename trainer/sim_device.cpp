@@ -25,18 +25,8 @@ BytesByUse by_use(const sim::BytesByKind& by_kind) {
 
 class SimDevice : public Device {
  public:
-  SimDevice(const DeviceConfig& config, bool enable_trace)
-      : Device(sim::device()), config_(config) {
-    sim::SimulatorOptions options;
-    options.spec = sim::preset(config.preset);
-    options.capacity_bytes = config.memory.value;
-    options.dry_run = config.dry_run;
-    options.check_races = config.check_races;
-    options.late_copies = config.late_copies;
-    options.trace = enable_trace;
-    options.faults.copy_slowdown = config.link_slowdown;
-    sim::configure(options);
-  }
+  SimDevice(const DeviceConfig& config, int index)
+      : Device(sim::device(index)), config_(config), index_(index) {}
 
   std::string type() const override { return "sim"; }
   std::string preset() const override { return config_.preset; }
@@ -57,7 +47,7 @@ class SimDevice : public Device {
   }
 
   MemoryReport memory() const override {
-    const sim::DeviceMemoryStats stats = machine().memory_stats(0);
+    const sim::DeviceMemoryStats stats = machine().memory_stats(index_);
     return {stats.capacity_bytes,
             stats.peak_allocated_bytes,
             stats.peak_reserved_bytes,
@@ -65,7 +55,7 @@ class SimDevice : public Device {
             by_use(stats.peak_bytes_by_kind)};
   }
 
-  void reset_peak_memory() override { machine().reset_peak_memory(0); }
+  void reset_peak_memory() override { machine().reset_peak_memory(index_); }
 
   void note_use(const c10::Storage& storage, MemoryUse use) override {
     sim::set_memory_kind(storage, kKinds[static_cast<size_t>(use)]);
@@ -78,7 +68,7 @@ class SimDevice : public Device {
   }
 
   void name_stream(const c10::Stream& stream, const std::string& name) override {
-    machine().name_stream(0, static_cast<sim::StreamId>(stream.id()), name);
+    machine().name_stream(index_, static_cast<sim::StreamId>(stream.id()), name);
   }
   std::string trace_json() const override { return machine().trace_json(); }
 
@@ -86,12 +76,26 @@ class SimDevice : public Device {
   static sim::Simulator& machine() { return sim::simulator(); }
 
   DeviceConfig config_;
+  int index_;
 };
 
 }  // namespace
 
-std::unique_ptr<Device> make_sim_device(const DeviceConfig& config, bool enable_trace) {
-  return std::make_unique<SimDevice>(config, enable_trace);
+Devices make_sim_devices(const DeviceConfig& config, int64_t count, bool enable_trace) {
+  sim::SimulatorOptions options;
+  options.spec = sim::preset(config.preset);
+  options.capacity_bytes = config.memory.value;
+  options.dry_run = config.dry_run;
+  options.check_races = config.check_races;
+  options.late_copies = config.late_copies;
+  options.trace = enable_trace;
+  options.faults.copy_slowdown = config.link_slowdown;
+  sim::configure(options);
+  Devices devices;
+  for (int index = 0; index < static_cast<int>(count); ++index) {
+    devices.push_back(std::make_unique<SimDevice>(config, index));
+  }
+  return devices;
 }
 
 std::vector<std::string> device_preset_names() {

@@ -1,14 +1,26 @@
 // Reading steps that are done.
 #include "trainer/step_log.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace swapline::trainer {
+namespace {
 
-StepLog::StepLog(const Device& device,
+double total_ms(const Device& device, const std::vector<std::pair<TimeMark, TimeMark>>& spans) {
+  double total = 0;
+  for (const auto& [begin, end] : spans) {
+    total += device.elapsed_ms(begin, end);
+  }
+  return total;
+}
+
+}  // namespace
+
+StepLog::StepLog(const Devices& devices,
                  int64_t log_freq,
                  std::function<void(const std::vector<StepRecord>&)> on_steps)
-    : device_(device), log_freq_(log_freq), on_steps_(std::move(on_steps)) {}
+    : devices_(devices), log_freq_(log_freq), on_steps_(std::move(on_steps)) {}
 
 void StepLog::add(StepMarks marks) {
   finish();
@@ -21,34 +33,33 @@ void StepLog::finish() {
   }
 }
 
-double StepLog::total_ms(const std::vector<std::pair<TimeMark, TimeMark>>& spans) const {
-  double total = 0;
-  for (const auto& [begin, end] : spans) {
-    total += device_.elapsed_ms(begin, end);
-  }
-  return total;
-}
-
 void StepLog::read(StepMarks marks) {
   StepRecord record;
   record.step = marks.step;
-  if (!device_.is_dry_run()) {
+  if (!devices_.front()->is_dry_run()) {
     const std::vector<double> scalars = marks.loss_and_grad_norm.read();
     record.loss = scalars[0];
     record.grad_norm = scalars[1];
   }
-  record.step_ms = device_.elapsed_ms(marks.begin, marks.end);
-  record.optimizer_ms = device_.elapsed_ms(marks.optimizer_begin, marks.end);
-  const double layer_input_ms = total_ms(marks.exposed.layer_inputs);
-  const double optimizer_ms = total_ms(marks.exposed.optimizer);
-  layer_input_exposed_ms_ += layer_input_ms;
-  optimizer_exposed_ms_ += optimizer_ms;
-  record.exposed_ms = layer_input_ms + optimizer_ms;
-  record.peak_allocated_bytes = marks.memory.peak_allocated_bytes;
-  record.peak_reserved_bytes = marks.memory.peak_reserved_bytes;
-  if (marks.memory.peak_allocated_bytes > highest_memory_.peak_allocated_bytes) {
-    highest_memory_ = marks.memory;
+  // Of the slowest device, the one that waits most, the one that holds most.
+  double most_for_layer_inputs = 0;
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    const Device& device = *devices_[i];
+    const StepMarks::OfDevice& of_device = marks.devices[i];
+    const auto raise = [](auto& most, auto value) { most = std::max(most, value); };
+    raise(record.step_ms, device.elapsed_ms(of_device.begin, of_device.end));
+    raise(record.optimizer_ms, device.elapsed_ms(of_device.optimizer_begin, of_device.end));
+    const double for_layer_inputs = total_ms(device, of_device.exposed.layer_inputs);
+    raise(most_for_layer_inputs, for_layer_inputs);
+    raise(record.exposed_ms, for_layer_inputs + total_ms(device, of_device.exposed.optimizer));
+    const MemoryReport& memory = of_device.memory;
+    raise(record.peak_reserved_bytes, memory.peak_reserved_bytes);
+    raise(record.peak_allocated_bytes, memory.peak_allocated_bytes);
+    if (memory.peak_allocated_bytes > highest_memory_.peak_allocated_bytes) {
+      highest_memory_ = memory;
+    }
   }
+  layer_input_exposed_ms_.push_back(most_for_layer_inputs);
   records_.push_back(record);
   unlogged_.push_back(record);
   if (record.step == 1 || record.step % log_freq_ == 0) {

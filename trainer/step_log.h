@@ -16,19 +16,23 @@ namespace swapline::trainer {
 
 // One step, enqueued but perhaps not done.
 struct StepMarks {
+  struct OfDevice {
+    TimeMark begin;
+    TimeMark optimizer_begin;
+    TimeMark end;
+    ExposedSpans exposed;
+    MemoryReport memory;
+  };
   int64_t step = 0;
-  TimeMark begin;
-  TimeMark optimizer_begin;
-  TimeMark end;
+  std::vector<OfDevice> devices;
   ScalarCopy loss_and_grad_norm;
-  ExposedSpans exposed;
-  MemoryReport memory;
 };
 
 class StepLog {
  public:
   // `on_steps` gets the records since its last call, each `log_freq` steps and after the first.
-  StepLog(const Device& device,
+  // `devices` must outlive the log.
+  StepLog(const Devices& devices,
           int64_t log_freq,
           std::function<void(const std::vector<StepRecord>&)> on_steps);
 
@@ -38,23 +42,21 @@ class StepLog {
   void finish();
 
   const std::vector<StepRecord>& records() const { return records_; }
-  double layer_input_exposed_ms() const { return layer_input_exposed_ms_; }
-  double optimizer_exposed_ms() const { return optimizer_exposed_ms_; }
-  // The report of the step with the highest peak.
+  // Of a step, the median; of the device that has the most in each.
+  double layer_input_exposed_ms() const { return median(layer_input_exposed_ms_); }
+  // The report of the step and device with the highest peak.
   const MemoryReport& highest_memory() const { return highest_memory_; }
 
  private:
   void read(StepMarks marks);
-  double total_ms(const std::vector<std::pair<TimeMark, TimeMark>>& spans) const;
 
-  const Device& device_;
+  const Devices& devices_;
   int64_t log_freq_;
   std::function<void(const std::vector<StepRecord>&)> on_steps_;
   std::optional<StepMarks> pending_;
   std::vector<StepRecord> records_;
   std::vector<StepRecord> unlogged_;
-  double layer_input_exposed_ms_ = 0;
-  double optimizer_exposed_ms_ = 0;
+  std::vector<double> layer_input_exposed_ms_;
   MemoryReport highest_memory_;
 };
 

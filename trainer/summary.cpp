@@ -43,6 +43,7 @@ Json layer_input_json(const LayerInputSummary& inputs) {
           {"peak_resident_inputs", inputs.peak_resident_inputs},
           {"prefetch_hits", inputs.prefetch_hits},
           {"prefetch_misses", inputs.prefetch_misses},
+          {"prefetch_misses_after_first_step", inputs.prefetch_misses_after_first_step},
           {"kept_on_device", inputs.kept_on_device}};
 }
 
@@ -81,6 +82,7 @@ std::string summary_json(const RunSummary& summary) {
       {"device",
        {{"type", summary.device_type},
         {"preset", summary.device_preset},
+        {"count", summary.num_devices},
         {"capacity_bytes", summary.capacity_bytes}}},
       {"model",
        {{"name", summary.model_name},

@@ -28,6 +28,7 @@ struct LayerInputSummary {
   int64_t peak_resident_inputs = 0;  // beyond the running layer's own
   int64_t prefetch_hits = 0;
   int64_t prefetch_misses = 0;
+  int64_t prefetch_misses_after_first_step = 0;
   int64_t kept_on_device = 0;
 };
 
@@ -56,6 +57,7 @@ struct HostSummary {
 struct RunSummary {
   std::string device_type;
   std::string device_preset;
+  int64_t num_devices = 1;
   size_t capacity_bytes = 0;
   std::string model_name;
   std::string model_flavor;

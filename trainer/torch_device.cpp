@@ -48,26 +48,40 @@ c10::DeviceType device_type(const std::string& type) {
   return type == "cuda" ? c10::DeviceType::CUDA : c10::DeviceType::PrivateUse1;
 }
 
-bool is_there(const std::string& type) {
+int64_t num_devices(const std::string& type) {
   const c10::DeviceType wanted = device_type(type);
   // The simulated accelerator has the same device type as an NPU, under another name.
   const bool is_named_so = type == "cuda" || c10::get_privateuse1_backend() == type;
-  return is_named_so && c10::impl::hasDeviceGuardImpl(wanted) &&
-         c10::impl::VirtualGuardImpl(wanted).deviceCount() > 0;
+  return is_named_so && c10::impl::hasDeviceGuardImpl(wanted)
+             ? c10::impl::VirtualGuardImpl(wanted).deviceCount()
+             : 0;
 }
 
 }  // namespace
 
-std::unique_ptr<Device> make_torch_device(const std::string& type) {
+Devices make_torch_devices(const std::string& type, int64_t count) {
+  Devices devices;
   if (type == "cpu") {
-    return std::make_unique<TorchDevice>(type, c10::Device(c10::DeviceType::CPU));
+    devices.push_back(std::make_unique<TorchDevice>(type, c10::Device(c10::DeviceType::CPU)));
+    return devices;
   }
-  if (!is_there(type)) {
+  const int64_t there = num_devices(type);
+  if (there == 0) {
     throw std::runtime_error("--device.type: found " + type +
                              ", which this torch does not have on this machine; there are sim and "
                              "cpu");
   }
-  return std::make_unique<TorchDevice>(type, c10::Device(device_type(type), 0));
+  if (there < count) {
+    throw std::runtime_error("--device.type: found " + type + " with " + std::to_string(there) +
+                             " devices; --parallelism.pipeline-parallel-degree times "
+                             "--parallelism.expert-parallel-degree asks for " +
+                             std::to_string(count));
+  }
+  for (int64_t index = 0; index < count; ++index) {
+    devices.push_back(std::make_unique<TorchDevice>(
+        type, c10::Device(device_type(type), static_cast<c10::DeviceIndex>(index))));
+  }
+  return devices;
 }
 
 }  // namespace swapline::trainer

@@ -37,11 +37,14 @@ void print_start(const Config& config, const Device& device) {
   if (device.is_dry_run()) {
     std::printf("dry run: no numbers, so no loss and no grad_norm\n");
   }
-  if (config.swap_layer_input.enable && config.activation_checkpoint.mode == "none") {
+  const std::string& recompute = config.activation_checkpoint.mode;
+  if (config.swap_layer_input.enable && recompute != "full") {
     std::printf(
-        "note: swap-layer-input.enable has no effect with activation-checkpoint.mode none\n");
+        "note: swap-layer-input.enable has no effect with activation-checkpoint.mode %s: no layer "
+        "is recomputed from its input\n",
+        recompute.c_str());
   }
-  if (device.type() == "cpu" && config.activation_checkpoint.mode != "none") {
+  if (device.type() == "cpu" && recompute != "none") {
     std::printf("note: on the cpu no layer is recomputed; there is no device memory to save\n");
   }
 }
@@ -60,19 +63,35 @@ std::string out_of_memory_message(const Config& config, const c10::OutOfMemoryEr
          "lower --training.local-batch-size or --training.seq-len, or raise --device.memory";
 }
 
-RunSummary run_all_steps(const Config& config, Device& device) {
-  Trainer trainer(config, device);
+void print_layout(const Layout& layout) {
+  if (layout.num_devices() == 1) {
+    return;
+  }
+  std::printf("%ld devices: pipeline of %ld, experts shared by %ld; %ld micro-batches of %ld\n",
+              static_cast<long>(layout.num_devices()),
+              static_cast<long>(layout.num_ranks()),
+              static_cast<long>(layout.num_lanes),
+              static_cast<long>(layout.num_microbatches),
+              static_cast<long>(layout.microbatch_size));
+  std::printf("schedule %s, a line for each rank\n%s",
+              layout.schedule.name.c_str(),
+              to_string(layout.schedule).c_str());
+}
+
+RunSummary run_all_steps(const Config& config, const Devices& devices) {
+  Trainer trainer(config, devices);
   std::printf("model %s %s, %.2f M parameters, %ld layers\n",
               config.model.name.c_str(),
               config.model.flavor.c_str(),
-              static_cast<double>(trainer.shape().num_parameters()) / 1e6,
-              static_cast<long>(trainer.shape().num_layers));
+              static_cast<double>(trainer.figures().num_parameters) / 1e6,
+              static_cast<long>(trainer.figures().num_layers));
   std::printf("data %s, %.2f MB of text\n",
               config.data.path.c_str(),
               static_cast<double>(trainer.text_bytes()) / 1e6);
   RunSummary summary = trainer.run();
-  std::printf("%s",
-              summary_table(summary, trainer.rate_basis(), device.has_virtual_time()).c_str());
+  std::printf(
+      "%s",
+      summary_table(summary, trainer.rate_basis(), devices.front()->has_virtual_time()).c_str());
   return summary;
 }
 
@@ -90,17 +109,21 @@ void write_outputs(const Config& config, const Device& device, const RunSummary&
 
 void train(const Config& given) {
   const Config config = with_default_texts(given);
-  const std::unique_ptr<Device> device = make_device(config.device, config.profiling.enable_trace);
-  print_start(given, *device);
+  const Layout layout = make_layout(config);
+  const Devices devices =
+      make_devices(config.device, layout.num_devices(), config.profiling.enable_trace);
+  const Device& device = *devices.front();
+  print_start(given, device);
+  print_layout(layout);
   RunSummary summary;
   try {
-    summary = run_all_steps(config, *device);
+    summary = run_all_steps(config, devices);
   } catch (const c10::OutOfMemoryError& error) {
     throw std::runtime_error(out_of_memory_message(config, error));
   }
-  write_outputs(config, *device, summary);
+  write_outputs(config, device, summary);
   if (summary.races > 0) {
-    throw std::runtime_error(std::to_string(summary.races) + " races: " + device->first_race());
+    throw std::runtime_error(std::to_string(summary.races) + " races: " + device.first_race());
   }
 }
 

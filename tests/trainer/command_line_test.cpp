@@ -3,6 +3,7 @@
 
 #include "tests/trainer/temporary_folder.h"
 #include "trainer/options.h"
+#include "trainer/parallel/layout.h"
 
 #include <set>
 
@@ -145,7 +146,7 @@ TEST(CommandLineErrors, UnknownWordNamesTheWordsAllowed) {
   expect_error({"--model.flavor", "9B"}, {"--model.flavor", "\"9B\"", "debugmodel", "405B"});
   expect_error({"--device.preset", "abacus"}, {"--device.preset", "ascend-910b", "h100-sxm"});
   expect_error({"--device.type", "tpu"}, {"--device.type", "sim, cpu, cuda, npu"});
-  expect_error({"--activation-checkpoint.mode", "some"}, {"full, none"});
+  expect_error({"--activation-checkpoint.mode", "some"}, {"full, selective, none"});
 }
 
 TEST(CommandLineErrors, BadSizeShowsHowSizesAreWritten) {
@@ -190,8 +191,8 @@ TEST(CommandLineErrors, ContradictionsAreRefused) {
 }
 
 TEST(CommandLine, GlobalBatchGivesTheNumberOfMicrobatches) {
-  EXPECT_EQ(train({}).num_microbatches(), 1);
-  EXPECT_EQ(train({"--training.global-batch-size", "12"}).num_microbatches(), 3);
+  EXPECT_EQ(make_layout(train({})).num_microbatches, 1);
+  EXPECT_EQ(make_layout(train({"--training.global-batch-size", "12"})).num_microbatches, 3);
 }
 
 TEST(CommandLine, HelpShowsEveryOptionWithItsDefaultAndUnit) {

@@ -47,7 +47,7 @@ TEST(Program, SummaryHasEveryFieldOfTheFormat) {
                                    "optimizer",
                                    "races"}));
   EXPECT_EQ(keys_of(summary["device"]),
-            (std::set<std::string>{"type", "preset", "capacity_bytes"}));
+            (std::set<std::string>{"type", "preset", "count", "capacity_bytes"}));
   EXPECT_EQ(keys_of(summary["model"]),
             (std::set<std::string>{"name", "flavor", "num_parameters", "num_layers"}));
   EXPECT_EQ(keys_of(summary["steps"][0]),
@@ -73,6 +73,7 @@ TEST(Program, SummaryHasEveryFieldOfTheFormat) {
                                    "peak_resident_inputs",
                                    "prefetch_hits",
                                    "prefetch_misses",
+                                   "prefetch_misses_after_first_step",
                                    "kept_on_device"}));
   EXPECT_EQ(keys_of(summary["optimizer"]),
             (std::set<std::string>{"swap",

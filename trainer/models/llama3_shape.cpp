@@ -1,5 +1,5 @@
 // Shapes from the Llama 3.1 paper (8B, 70B, 405B) and the Llama 3.2 model card (1B).
-#include "trainer/llama3_shape.h"
+#include "trainer/models/llama3_shape.h"
 
 #include "trainer/config.h"
 

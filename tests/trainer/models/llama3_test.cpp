@@ -1,5 +1,5 @@
 // Shapes and sizes of each flavor, and the layers against the same arithmetic written differently.
-#include "trainer/llama3.h"
+#include "trainer/models/llama3.h"
 
 #include "trainer/device.h"
 
@@ -22,8 +22,12 @@ Llama3Shape tiny_shape() {
 
 class Llama3Test : public testing::Test {
  protected:
-  std::unique_ptr<Device> cpu_ = make_torch_device("cpu");
-  ParameterFactory parameters_{*cpu_, at::kFloat, 42};
+  Devices cpu_ = make_torch_devices("cpu", 1);
+  ParameterFactory parameters_{at::kFloat, 42};
+
+  Llama3 make(const Llama3Shape& shape, int64_t seq_len, ParameterFactory& parameters) {
+    return {shape, seq_len, Placement::all_on(*cpu_.front(), shape.num_layers), parameters};
+  }
 
   at::Tensor parameter(const std::string& name) const {
     for (const NamedParameter& parameter : parameters_.parameters()) {
@@ -45,8 +49,8 @@ int64_t count(const std::vector<NamedParameter>& parameters) {
 }
 
 at::Tensor run(const Llama3& model, at::Tensor hidden_states) {
-  for (const LayerFunction& layer : model.layers()) {
-    hidden_states = layer(hidden_states);
+  for (const LayerPtr& layer : model.layers()) {
+    hidden_states = layer->forward(hidden_states, PartRunner());
   }
   return hidden_states;
 }
@@ -75,7 +79,7 @@ TEST(Llama3Shapes, FlopsCountProductsAndAttention) {
 }
 
 TEST_F(Llama3Test, ModelHasTheParametersOfItsShape) {
-  Llama3 model(tiny_shape(), 16, parameters_);
+  const Llama3 model = make(tiny_shape(), 16, parameters_);
   EXPECT_EQ(count(parameters_.parameters()), tiny_shape().num_parameters());
   for (const NamedParameter& parameter : parameters_.parameters()) {
     EXPECT_TRUE(parameter.tensor.is_leaf() && parameter.tensor.requires_grad()) << parameter.name;
@@ -85,24 +89,24 @@ TEST_F(Llama3Test, ModelHasTheParametersOfItsShape) {
 TEST_F(Llama3Test, TiedHeadIsTheEmbedding) {
   Llama3Shape shape = tiny_shape();
   shape.tied_head = true;
-  Llama3 model(shape, 16, parameters_);
+  const Llama3 model = make(shape, 16, parameters_);
   EXPECT_EQ(count(parameters_.parameters()), shape.num_parameters());
 }
 
 TEST_F(Llama3Test, SameSeedGivesTheSameParametersAnotherSeedOthers) {
-  Llama3 model(tiny_shape(), 16, parameters_);
+  const Llama3 model = make(tiny_shape(), 16, parameters_);
   for (const auto& [seed, is_equal] : {std::pair{42, true}, std::pair{43, false}}) {
-    ParameterFactory others(*cpu_, at::kFloat, seed);
-    Llama3 other(tiny_shape(), 16, others);
+    ParameterFactory others(at::kFloat, seed);
+    const Llama3 other = make(tiny_shape(), 16, others);
     EXPECT_EQ(parameters_.parameters().front().tensor.equal(others.parameters().front().tensor),
               is_equal);
   }
 }
 
 TEST_F(Llama3Test, LossStartsNearUniformAndEveryParameterGetsAGradient) {
-  Llama3 model(tiny_shape(), 16, parameters_);
+  const Llama3 model = make(tiny_shape(), 16, parameters_);
   const at::Tensor tokens = at::arange(32).view({2, 16}).remainder(64);
-  const at::Tensor loss = model.loss(run(model, model.embed(tokens)), tokens);
+  const at::Tensor loss = model.loss(run(model, model.embed(tokens)), tokens, {});
   EXPECT_EQ(loss.dim(), 0);
   EXPECT_NEAR(loss.item<double>(), std::log(64.0), 1.0);
   loss.backward();
@@ -113,7 +117,7 @@ TEST_F(Llama3Test, LossStartsNearUniformAndEveryParameterGetsAGradient) {
 }
 
 TEST_F(Llama3Test, TokensSeeNothingAfterThem) {
-  Llama3 model(tiny_shape(), 16, parameters_);
+  const Llama3 model = make(tiny_shape(), 16, parameters_);
   at::Tensor tokens = at::arange(16).view({1, 16});
   const at::Tensor before = run(model, model.embed(tokens)).detach();
   tokens.select(1, 10).fill_(50);
@@ -135,7 +139,7 @@ at::Tensor rotate_as_complex(const at::Tensor& x, double theta) {
 
 TEST_F(Llama3Test, LayerFollowsItsFormula) {
   const Llama3Shape shape = tiny_shape();
-  Llama3 model(shape, 12, parameters_);
+  const Llama3 model = make(shape, 12, parameters_);
   const auto weight = [&](const std::string& name) {
     return parameter("layers.0." + name + ".weight").to(at::kDouble);
   };
@@ -162,7 +166,8 @@ TEST_F(Llama3Test, LayerFollowsItsFormula) {
   const at::Tensor up = norm(h).matmul(weight("feed_forward.w3").t());
   const at::Tensor expected =
       h + (gate * at::sigmoid(gate) * up).matmul(weight("feed_forward.w2").t());
-  const at::Tensor output = model.layers().front()(input)[0].detach().to(at::kDouble);
+  const at::Tensor output =
+      model.layers().front()->forward(input, PartRunner())[0].detach().to(at::kDouble);
   EXPECT_LT((output - expected).abs().max().item<double>(), 1e-5);
 }
 

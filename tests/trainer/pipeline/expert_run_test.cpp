@@ -1,0 +1,215 @@
+// A layer run in pieces on lanes that share its experts, against the whole layer on one device.
+#include "trainer/pipeline/expert_run.h"
+
+#include "tests/trainer/models/tiny_deepseek.h"
+#include "tests/trainer/parallel/devices_test.h"
+
+#include <utility>
+
+#include <c10/core/GradMode.h>
+
+namespace swapline::trainer {
+namespace {
+
+using swapline::testing::same_bits;
+
+constexpr int64_t kSeqLen = 16;
+constexpr size_t kLayer = 1;  // the first one with experts
+
+// All on the CPU; gradients of parameters by lane and name.
+struct RunResult {
+  PerLane outputs;
+  PerLane input_gradients;
+  std::vector<std::vector<NamedParameter>> gradients;
+};
+
+std::vector<NamedParameter> gradients_of(const TinyDeepseek& tiny) {
+  std::vector<NamedParameter> gradients;
+  for (NamedParameter parameter : tiny.factory.parameters()) {
+    if (parameter.name.find("layers.1.") == 0) {
+      parameter.tensor = parameter.tensor.grad().cpu();
+      gradients.push_back(parameter);
+    }
+  }
+  return gradients;
+}
+
+class ExpertRunTest : public DevicesTest {
+ protected:
+  at::Tensor input(size_t device, size_t lane) {
+    return random_on(device, {2, kSeqLen, 32}, 100 + lane);
+  }
+  at::Tensor upstream(size_t device, size_t lane) {
+    return random_on(device, {2, kSeqLen, 32}, 200 + lane);
+  }
+  std::unique_ptr<TinyDeepseek> model(size_t device, ExpertShard shard) {
+    return std::make_unique<TinyDeepseek>(
+        device_at(device), tiny_deepseek(), DeepseekV3Options{kSeqLen, shard, is_forced_});
+  }
+
+  RunResult run_in_pieces(size_t num_lanes, bool recomputes) {
+    std::vector<std::unique_ptr<TinyDeepseek>> models;
+    LayerOnLanes layer;
+    const Lanes forward(first_devices(num_lanes), "forward");
+    const Lanes backward(first_devices(num_lanes), "backward");
+    layer.forward_lanes = &forward;
+    layer.backward_lanes = &backward;
+    layer.recomputes = recomputes;
+    PerLane inputs;
+    PerLane upstreams;
+    for (size_t lane = 0; lane < num_lanes; ++lane) {
+      models.push_back(model(lane, {static_cast<int64_t>(lane), static_cast<int64_t>(num_lanes)}));
+      layer.layers.push_back(&models.back()->expert_layer(kLayer));
+      inputs.push_back(input(lane, lane));
+      upstreams.push_back(upstream(lane, lane));
+    }
+    ExpertRun run(layer);
+    run.attend(inputs);
+    run.experts();
+    RunResult result;
+    for (const at::Tensor& output : run.merge()) {
+      EXPECT_FALSE(output.requires_grad());
+      result.outputs.push_back(output.cpu());
+    }
+    run.attend_again(recomputes ? std::move(inputs) : PerLane(), upstreams);
+    run.experts_backward();
+    for (const at::Tensor& gradient : run.attend_backward()) {
+      result.input_gradients.push_back(gradient.cpu());
+    }
+    for (const auto& each : models) {
+      result.gradients.push_back(gradients_of(*each));
+    }
+    return result;
+  }
+
+  // All lanes' inputs, one after the other, by ordinary autograd.
+  RunResult run_whole(size_t num_lanes) {
+    const auto whole = model(0, {});
+    RunResult result;
+    for (size_t lane = 0; lane < num_lanes; ++lane) {
+      const at::Tensor leaf = input(0, lane).requires_grad_();
+      const at::Tensor output = whole->expert_layer(kLayer).forward(leaf, PartRunner());
+      output.backward(upstream(0, lane));
+      result.outputs.push_back(output.detach().cpu());
+      result.input_gradients.push_back(leaf.grad().cpu());
+    }
+    result.gradients.push_back(gradients_of(*whole));
+    return result;
+  }
+
+  bool is_forced_ = false;
+};
+
+// Rounding: a row's product does not depend on the rows beside it, but gradients of weights add up
+// over all lanes' rows at once, and those of inputs in another order.
+void expect_close(const at::Tensor& found, const at::Tensor& expected, const std::string& what) {
+  EXPECT_TRUE(at::allclose(found, expected, 1e-5, 1e-6))
+      << what << ": off by " << (found - expected).abs().max().item<float>() << " of "
+      << expected.abs().max().item<float>();
+}
+
+TEST_F(ExpertRunTest, RunningAgainHasTheBitsOfKeeping) {
+  for (const bool forced : {false, true}) {
+    is_forced_ = forced;
+    for (const size_t num_lanes : {1, 2, 4}) {
+      SCOPED_TRACE(num_lanes);
+      const RunResult again = run_in_pieces(num_lanes, /*recomputes=*/true);
+      const RunResult kept = run_in_pieces(num_lanes, /*recomputes=*/false);
+      EXPECT_TRUE(same_bits(again.outputs, kept.outputs));
+      EXPECT_TRUE(same_bits(again.input_gradients, kept.input_gradients));
+      for (size_t lane = 0; lane < num_lanes; ++lane) {
+        for (size_t i = 0; i < kept.gradients[lane].size(); ++i) {
+          EXPECT_TRUE(same_bits(again.gradients[lane][i].tensor, kept.gradients[lane][i].tensor))
+              << kept.gradients[lane][i].name;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(ExpertRunTest, PiecesAreTheWholeLayer) {
+  for (const bool forced : {false, true}) {
+    is_forced_ = forced;
+    for (const size_t num_lanes : {1, 2, 4}) {
+      SCOPED_TRACE(num_lanes);
+      const RunResult found = run_in_pieces(num_lanes, /*recomputes=*/true);
+      const RunResult whole = run_whole(num_lanes);
+      EXPECT_TRUE(same_bits(found.outputs, whole.outputs));
+      for (size_t lane = 0; lane < num_lanes; ++lane) {
+        expect_close(found.input_gradients[lane], whole.input_gradients[lane], "input");
+      }
+      for (size_t i = 0; i < whole.gradients[0].size(); ++i) {
+        std::vector<at::Tensor> of_lanes;
+        for (size_t lane = 0; lane < num_lanes; ++lane) {
+          of_lanes.push_back(found.gradients[lane][i].tensor);
+        }
+        const at::Tensor together =
+            found.gradients[0][i].is_sharded ? at::cat(of_lanes) : at::stack(of_lanes).sum(0);
+        expect_close(together, whole.gradients[0][i].tensor, whole.gradients[0][i].name);
+      }
+    }
+  }
+}
+
+// Of a layer's run nothing stays but what its backward needs: with recompute, the counts.
+TEST_F(ExpertRunTest, ARecomputedLayerKeepsNothingOnTheDevices) {
+  const auto first = model(0, {0, 2});
+  const auto second = model(1, {1, 2});
+  const Lanes lanes(first_devices(2), "test");
+  PerLane inputs = {input(0, 0), input(1, 1)};
+  ExpertRun run({{&first->expert_layer(kLayer), &second->expert_layer(kLayer)},
+                 &lanes,
+                 &lanes,
+                 /*recomputes=*/true});
+  const auto before = sim().live_bytes();
+  run.attend(inputs);
+  run.experts();
+  run.merge();
+  EXPECT_EQ(sim().live_bytes(), before);
+}
+
+// A forward of one micro-batch between the pieces of another's backward, as stages run them.
+TEST_F(ExpertRunTest, AForwardMayRunBetweenThePiecesOfABackward) {
+  const RunResult alone = run_in_pieces(2, /*recomputes=*/true);
+  const auto first = model(0, {0, 2});
+  const auto second = model(1, {1, 2});
+  const Lanes forward(first_devices(2), "forward");
+  const Lanes backward(first_devices(2), "backward");
+  const LayerOnLanes layer = {
+      {&first->expert_layer(kLayer), &second->expert_layer(kLayer)}, &forward, &backward, true};
+  ExpertRun earlier(layer);
+  ExpertRun later(layer);
+  const PerLane inputs = {input(0, 0), input(1, 1)};
+  earlier.attend(inputs);
+  earlier.experts();
+  earlier.merge();
+  later.attend(inputs);
+  earlier.attend_again(inputs, {upstream(0, 0), upstream(1, 1)});
+  later.experts();
+  earlier.experts_backward();
+  const PerLane outputs = later.merge();
+  const PerLane gradients = earlier.attend_backward();
+  for (size_t lane = 0; lane < 2; ++lane) {
+    EXPECT_TRUE(same_bits(outputs[lane], alone.outputs[lane]));
+    EXPECT_TRUE(same_bits(gradients[lane], alone.input_gradients[lane]));
+  }
+}
+
+TEST_F(ExpertRunTest, ARunThatIsGivenUpGoesAway) {
+  const auto first = model(0, {0, 2});
+  const auto second = model(1, {1, 2});
+  const Lanes lanes(first_devices(2), "test");
+  const auto before = sim().live_bytes();
+  for (const bool recomputes : {true, false}) {
+    ExpertRun run({{&first->expert_layer(kLayer), &second->expert_layer(kLayer)},
+                   &lanes,
+                   &lanes,
+                   recomputes});
+    run.attend({input(0, 0), input(1, 1)});
+    run.experts();
+  }
+  EXPECT_EQ(sim().live_bytes(), before);
+}
+
+}  // namespace
+}  // namespace swapline::trainer

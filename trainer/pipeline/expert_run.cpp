@@ -1,0 +1,193 @@
+// Graphs end where tokens leave a device, and begin anew where they arrive.
+#include "trainer/pipeline/expert_run.h"
+
+#include <utility>
+
+#include <ATen/ops/empty.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/autograd.h>
+
+namespace swapline::trainer {
+namespace {
+
+at::Tensor as_leaf(const at::Tensor& tensor) {
+  return tensor.detach().set_requires_grad(true);
+}
+
+// What merge adds up comes from these rows: each token's gradient, once for each of its choices.
+at::Tensor gradient_of_returned(const at::Tensor& gradient, const at::Tensor& places) {
+  const at::Tensor rows = gradient.flatten(0, 1);
+  const int64_t choices = places.numel() / rows.size(0);
+  at::Tensor sorted = at::empty({places.numel(), rows.size(1)}, rows.options());
+  const at::Tensor repeated =
+      rows.unsqueeze(1).expand({rows.size(0), choices, rows.size(1)}).reshape(sorted.sizes());
+  return sorted.index_copy_(0, places, repeated);
+}
+
+}  // namespace
+
+ExpertRun::ExpertRun(LayerOnLanes layer) : layer_(std::move(layer)), counts_(num_lanes()) {}
+
+void ExpertRun::run_attend(PerLane inputs, bool counts_are_known) {
+  const bool has_graph = c10::GradMode::is_enabled();
+  attended_.clear();
+  for (size_t lane = 0; lane < num_lanes(); ++lane) {
+    at::Tensor input = std::exchange(inputs[lane], {});
+    if (has_graph) {
+      input = as_leaf(input);
+      inputs_.push_back(input);
+    }
+    attended_.push_back(
+        layer_.layers[lane]->attend(input, counts_are_known ? &counts_[lane] : nullptr));
+    counts_[lane] = attended_.back().counts;
+  }
+}
+
+void ExpertRun::run_experts(const PerLane& tokens, const PerLane& weights) {
+  const bool has_graph = c10::GradMode::is_enabled();
+  for (size_t lane = 0; lane < num_lanes(); ++lane) {
+    at::Tensor own_tokens = tokens[lane];
+    at::Tensor own_weights = weights[lane];
+    if (has_graph) {
+      tokens_.push_back(own_tokens = as_leaf(own_tokens));
+      weights_.push_back(own_weights = as_leaf(own_weights));
+    }
+    expert_outputs_.push_back(
+        layer_.layers[lane]->experts(own_tokens, own_weights, counts_at(lane)));
+  }
+}
+
+void ExpertRun::attend(PerLane inputs) {
+  const at::AutoGradMode grad_mode(!layer_.recomputes);
+  run_attend(std::move(inputs), /*counts_are_known=*/false);
+  PerLane tokens;
+  PerLane weights;
+  for (Attended& attended : attended_) {
+    tokens.push_back(attended.tokens);
+    weights.push_back(attended.weights);
+    if (layer_.recomputes) {
+      attended.tokens.reset();
+      attended.weights.reset();
+    }
+  }
+  under_way_.emplace(layer_.forward_lanes->exchange({tokens, weights}, rows_to_experts()));
+}
+
+void ExpertRun::experts() {
+  const at::AutoGradMode grad_mode(!layer_.recomputes);
+  const std::vector<PerLane> arrived = under_way_->wait();
+  run_experts(arrived[0], arrived[1]);
+  under_way_.emplace(layer_.forward_lanes->exchange({expert_outputs_}, rows_back()));
+  if (layer_.recomputes) {
+    expert_outputs_.clear();
+  }
+}
+
+PerLane ExpertRun::merge() {
+  const c10::NoGradGuard no_grad;  // its gradients are known: see gradient_of_returned
+  const std::vector<PerLane> returned = under_way_->wait();
+  under_way_.reset();
+  PerLane outputs;
+  for (size_t lane = 0; lane < num_lanes(); ++lane) {
+    const Attended& attended = attended_[lane];
+    outputs.push_back(
+        layer_.layers[lane]->merge(attended.residual, returned[0][lane], attended.places));
+  }
+  if (layer_.recomputes) {
+    attended_.clear();
+  }
+  return outputs;
+}
+
+void ExpertRun::attend_again(PerLane inputs, const PerLane& gradients) {
+  const at::AutoGradMode with_grad(true);
+  output_gradients_ = gradients;
+  if (layer_.recomputes) {
+    run_attend(std::move(inputs), /*counts_are_known=*/true);
+  }
+  PerLane of_returned;
+  PerLane tokens;
+  PerLane weights;
+  for (size_t lane = 0; lane < num_lanes(); ++lane) {
+    const Attended& attended = attended_[lane];
+    const c10::NoGradGuard no_grad;
+    of_returned.push_back(gradient_of_returned(gradients[lane], attended.places));
+    tokens.push_back(attended.tokens);
+    weights.push_back(attended.weights);
+  }
+  std::vector<PerLane> sent = {of_returned};
+  if (layer_.recomputes) {
+    sent.push_back(std::move(tokens));
+    sent.push_back(std::move(weights));
+  }
+  under_way_.emplace(layer_.backward_lanes->exchange(sent, rows_to_experts()));
+}
+
+void ExpertRun::experts_backward() {
+  const at::AutoGradMode with_grad(true);
+  std::vector<PerLane> arrived = under_way_->wait();
+  if (layer_.recomputes) {
+    run_experts(arrived[1], arrived[2]);
+  }
+  PerLane of_tokens;
+  PerLane of_weights;
+  for (size_t lane = 0; lane < num_lanes(); ++lane) {
+    torch::autograd::backward({std::exchange(expert_outputs_[lane], {})},
+                              {std::exchange(arrived[0][lane], {})});
+    of_tokens.push_back(std::exchange(tokens_[lane], {}).grad());
+    of_weights.push_back(std::exchange(weights_[lane], {}).grad());
+  }
+  under_way_.emplace(layer_.backward_lanes->exchange({of_tokens, of_weights}, rows_back()));
+}
+
+PerLane ExpertRun::attend_backward() {
+  const std::vector<PerLane> arrived = under_way_->wait();
+  under_way_.reset();
+  PerLane gradients;
+  for (size_t lane = 0; lane < num_lanes(); ++lane) {
+    const Attended attended = std::exchange(attended_[lane], {});
+    torch::autograd::backward(
+        {attended.residual, attended.tokens, attended.weights},
+        {std::exchange(output_gradients_[lane], {}), arrived[0][lane], arrived[1][lane]});
+    gradients.push_back(std::exchange(inputs_[lane], {}).grad());
+  }
+  return gradients;
+}
+
+std::vector<std::vector<int64_t>> ExpertRun::counts_at(size_t lane) const {
+  std::vector<std::vector<int64_t>> counts;
+  for (const std::vector<int64_t>& of_source : counts_) {
+    const size_t num_local = of_source.size() / num_lanes();
+    const auto first = of_source.begin() + static_cast<std::ptrdiff_t>(lane * num_local);
+    counts.emplace_back(first, first + static_cast<std::ptrdiff_t>(num_local));
+  }
+  return counts;
+}
+
+RowCounts ExpertRun::rows_to_experts() const {
+  RowCounts rows(num_lanes());
+  for (size_t to = 0; to < num_lanes(); ++to) {
+    const std::vector<std::vector<int64_t>> counts = counts_at(to);
+    for (size_t from = 0; from < num_lanes(); ++from) {
+      int64_t sum = 0;
+      for (int64_t count : counts[from]) {
+        sum += count;
+      }
+      rows[from].push_back(sum);
+    }
+  }
+  return rows;
+}
+
+RowCounts ExpertRun::rows_back() const {
+  const RowCounts rows = rows_to_experts();
+  RowCounts back(num_lanes());
+  for (size_t from = 0; from < num_lanes(); ++from) {
+    for (size_t to = 0; to < num_lanes(); ++to) {
+      back[from].push_back(rows[to][from]);
+    }
+  }
+  return back;
+}
+
+}  // namespace swapline::trainer

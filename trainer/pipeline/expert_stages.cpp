@@ -1,0 +1,182 @@
+// Stages of several lanes that share experts. Two walks in turn, one forward and one backward, hide
+// each one's communication under the other's compute.
+#include "trainer/pipeline/expert_walks.h"
+#include "trainer/pipeline/stage_runner.h"
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include <c10/util/Exception.h>
+#include <torch/csrc/autograd/autograd.h>
+
+namespace swapline::trainer {
+namespace {
+
+at::Tensor as_leaf(const at::Tensor& tensor) {
+  return tensor.detach().set_requires_grad(true);
+}
+
+class ExpertStages : public StageRunner {
+ public:
+  ExpertStages(StageParts parts, bool recomputes) : StageRunner(std::move(parts)) {
+    for (const Stage& stage : parts_.stages) {
+      settings_.push_back(setting_of(stage, recomputes));
+    }
+  }
+
+  // A backward's own inputs come back one by one; the next one's first comes behind them.
+  void will_go_backward(Pass pass) override { expected_ = pass; }
+
+  PerLane forward(Pass pass, PerLane hidden_states) override {
+    prefetch_expected();
+    ForwardWalk walk = begin_forward(pass, std::move(hidden_states));
+    while (!walk.is_done()) {
+      walk.advance();
+    }
+    return end_forward(pass, walk);
+  }
+
+  PerLane backward(Pass pass, PerLane gradients) override {
+    BackwardWalk walk = begin_backward(pass, std::move(gradients));
+    while (!walk.is_done()) {
+      walk.advance();
+    }
+    return end_backward(pass, walk);
+  }
+
+  // The forward is one piece ahead, so that it is at its end before the backward's last piece.
+  void overlapped(Pass forward_pass,
+                  const Ends& forward_ends,
+                  Pass backward_pass,
+                  const Ends& backward_ends) override {
+    prefetch(backward_pass);  // on its way out still, perhaps: then the forward lets it go no more
+    ForwardWalk forward_walk = begin_forward(forward_pass, forward_ends.receive());
+    going_forward_ = forward_pass;
+    const auto advance_forward = [&] {
+      forward_walk.advance();
+      if (forward_walk.is_done()) {
+        forward_ends.send(end_forward(forward_pass, forward_walk));
+        going_forward_.reset();
+        prefetch_expected();
+      }
+    };
+    advance_forward();
+    BackwardWalk backward_walk = begin_backward(backward_pass, backward_ends.receive());
+    while (!forward_walk.is_done() || !backward_walk.is_done()) {
+      if (!backward_walk.is_done()) {
+        backward_walk.advance();
+      }
+      if (!forward_walk.is_done()) {
+        advance_forward();
+      }
+    }
+    backward_ends.send(end_backward(backward_pass, backward_walk));
+  }
+
+ private:
+  // Not while the pass goes forward itself: the input that its backward needs first comes last.
+  void prefetch_expected() {
+    if (expected_ && expected_ != going_forward_) {
+      prefetch(*std::exchange(expected_, std::nullopt));
+    }
+  }
+
+  struct RankLanes {
+    Lanes forward;
+    Lanes backward;
+  };
+
+  StageSetting setting_of(const Stage& stage, bool recomputes) {
+    StageSetting setting;
+    std::vector<Device*> devices;
+    for (size_t lane = 0; lane < parts_.num_lanes(); ++lane) {
+      Rank& rank = parts_.rank(stage, lane);
+      devices.push_back(&rank.device);
+      setting.layers.push_back(parts_.layers(stage, lane));
+      if (recomputes) {
+        setting.inputs.push_back(rank.layers.inputs());
+      }
+    }
+    if (lanes_.count(stage.rank) == 0) {
+      lanes_.emplace(
+          stage.rank,
+          RankLanes{Lanes(devices, "all-to-all forward"), Lanes(devices, "all-to-all backward")});
+    }
+    setting.forward_lanes = &lanes_.at(stage.rank).forward;
+    setting.backward_lanes = &lanes_.at(stage.rank).backward;
+    return setting;
+  }
+
+  const StageSetting& setting(const Pass& pass) const {
+    return settings_[static_cast<size_t>(pass.stage)];
+  }
+
+  ForwardWalk begin_forward(Pass pass, PerLane hidden_states) {
+    const Stage& stage = parts_.stage(pass);
+    begin_microbatch(pass);
+    MicrobatchPass& state = passes_[parts_.id(pass)];
+    for (size_t lane = 0; stage.is_first && lane < parts_.num_lanes(); ++lane) {
+      state.embeddings.emplace_back();
+      hidden_states.push_back(
+          state.embeddings.back().leave(embedded(stage, pass.microbatch, lane)));
+    }
+    return ForwardWalk(setting(pass), state, std::move(hidden_states));
+  }
+
+  // The last stage goes back through the loss at once: so the logits of one micro-batch at most are
+  // there, whatever comes before its backward.
+  PerLane end_forward(Pass pass, ForwardWalk& walk) {
+    const Stage& stage = parts_.stage(pass);
+    PerLane output = walk.take_output();
+    if (!stage.is_last) {
+      return output;
+    }
+    const auto run_layer = [](const LayerPtr&, at::Tensor) -> at::Tensor {
+      TORCH_CHECK(false, "layers behind the last stage do not share experts");
+    };
+    MicrobatchPass& state = passes_.at(parts_.id(pass));
+    for (size_t lane = 0; lane < parts_.num_lanes(); ++lane) {
+      const at::Tensor leaf = as_leaf(std::exchange(output[lane], {}));
+      torch::autograd::backward({loss(stage, pass.microbatch, lane, leaf, run_layer)});
+      state.loss_gradients.push_back(leaf.grad());
+    }
+    return {};
+  }
+
+  BackwardWalk begin_backward(Pass pass, PerLane gradients) {
+    MicrobatchPass& state = passes_.at(parts_.id(pass));
+    if (parts_.stage(pass).is_last) {
+      gradients = std::move(state.loss_gradients);
+    }
+    return BackwardWalk(
+        setting(pass), state, std::move(gradients), [this] { prefetch_expected(); });
+  }
+
+  PerLane end_backward(Pass pass, BackwardWalk& walk) {
+    auto state = passes_.extract(parts_.id(pass));
+    PerLane gradients = walk.take_gradients();
+    if (!parts_.stage(pass).is_first) {
+      return gradients;
+    }
+    for (size_t lane = 0; lane < parts_.num_lanes(); ++lane) {
+      state.mapped().embeddings[lane].backward(std::exchange(gradients[lane], {}));
+    }
+    return {};
+  }
+
+  std::optional<Pass> expected_;  // goes backward next
+  std::optional<Pass> going_forward_;
+  std::map<size_t, RankLanes> lanes_;  // by rank of the pipeline
+  std::vector<StageSetting> settings_;
+  std::map<int64_t, MicrobatchPass> passes_;
+};
+
+}  // namespace
+
+std::unique_ptr<StageRunner> make_expert_stages(StageParts parts, bool recomputes) {
+  return std::make_unique<ExpertStages>(std::move(parts), recomputes);
+}
+
+}  // namespace swapline::trainer

@@ -1,0 +1,101 @@
+// Walks of one micro-batch over the layers of a stage whose lanes share experts. A walk stops
+// wherever tokens are under way: then the other walk, of another micro-batch in the other
+// direction, may have the devices.
+#pragma once
+
+#include "swapline/layer_input/layer_inputs.h"
+#include "trainer/models/layer.h"
+#include "trainer/parallel/lanes.h"
+#include "trainer/pipeline/expert_run.h"
+#include "trainer/pipeline/stage_graph.h"
+
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace swapline::trainer {
+
+// A layer's run, from forward to backward.
+struct LayerPass {
+  std::vector<SavedInput> saved;    // with recompute, one a lane
+  std::optional<ExpertRun> expert;  // of a layer with experts
+  PerLane inputs;                   // of a layer without: leaf and end of its graph, if kept
+  PerLane outputs;
+};
+
+// A micro-batch in a stage, from forward to backward.
+struct MicrobatchPass {
+  std::vector<LayerPass> layers;
+  std::vector<StageGraph> embeddings;  // of the first stage
+  PerLane loss_gradients;              // of the last stage
+};
+
+// What one stage runs with. All it names must outlive the walks.
+struct StageSetting {
+  std::vector<std::span<const LayerPtr>> layers;  // by lane
+  std::vector<LayerInputs*> inputs;               // by lane; empty: nothing is recomputed
+  const Lanes* forward_lanes = nullptr;
+  const Lanes* backward_lanes = nullptr;
+
+  size_t num_lanes() const { return layers.size(); }
+  size_t num_layers() const { return layers.front().size(); }
+  bool recomputes() const { return !inputs.empty(); }
+
+  // On each lane; empty when the layer has no experts.
+  std::vector<const ExpertLayer*> experts_of(size_t layer) const;
+};
+
+class ForwardWalk {
+ public:
+  // From the stage's input on each lane.
+  ForwardWalk(const StageSetting& setting, MicrobatchPass& pass, PerLane hidden_states);
+
+  // On to where tokens are under way, or to the end of the stage.
+  void advance();
+  bool is_done() const { return is_done_; }
+  PerLane take_output() { return std::move(hidden_); }
+
+ private:
+  void save_inputs(LayerPass& layer);
+  void run_whole(LayerPass& layer);
+  void finish_layer();
+
+  const StageSetting& setting_;
+  MicrobatchPass& pass_;
+  PerLane hidden_;
+  size_t next_ = 0;
+  bool tokens_at_experts_ = false;
+  bool is_merging_ = false;
+  bool is_done_ = false;
+};
+
+class BackwardWalk {
+ public:
+  // From the gradients of the stage's output. `on_last_input`: called when the last of the inputs
+  // that the pass has saved was taken.
+  BackwardWalk(const StageSetting& setting,
+               MicrobatchPass& pass,
+               PerLane gradients,
+               std::function<void()> on_last_input);
+
+  void advance();
+  bool is_done() const { return is_done_; }
+  PerLane take_gradients() { return std::move(gradients_); }
+
+ private:
+  void run_whole(LayerPass& layer, PerLane inputs);
+  void finish_layer();
+
+  const StageSetting& setting_;
+  MicrobatchPass& pass_;
+  PerLane gradients_;
+  std::function<void()> on_last_input_;
+  bool tokens_at_experts_ = false;
+  bool is_ending_ = false;
+  bool is_done_ = false;
+};
+
+}  // namespace swapline::trainer
