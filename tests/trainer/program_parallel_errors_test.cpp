@@ -92,9 +92,9 @@ TEST(ProgramParallelErrors, LayersPerStageAreNumbers) {
                      {kLayersPerStage + ": found \"3,2,two,1\"", "numbers with commas"});
 }
 
-TEST(ProgramParallelErrors, EachStageHasALayer) {
-  expect_usage_error("--training.local-batch-size 8 " + kDegree + " 8",
-                     {"found 6 layers for 8 stages", "at least one layer", kDegree, kSchedule});
+TEST(ProgramParallelErrors, EachInnerStageHasALayer) {
+  expect_usage_error("--model.num-layers 5 --training.local-batch-size 8 " + kDegree + " 8",
+                     {"found 5 layers for 8 stages", "at least one layer", kDegree, kSchedule});
 }
 
 TEST(ProgramParallelErrors, DualPipeVNeedsTwoMicrobatchesForEachRank) {

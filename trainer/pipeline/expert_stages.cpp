@@ -147,6 +147,9 @@ class ExpertStages : public StageRunner {
 
   BackwardWalk begin_backward(Pass pass, PerLane gradients) {
     MicrobatchPass& state = passes_.at(parts_.id(pass));
+    if (state.layers.empty()) {
+      prefetch_expected();
+    }
     if (parts_.stage(pass).is_last) {
       gradients = std::move(state.loss_gradients);
     }

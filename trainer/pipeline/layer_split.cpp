@@ -25,7 +25,18 @@ std::string joined(const std::vector<int64_t>& numbers) {
   return text;
 }
 
+// Layers for the stages that must have some: the last one has the head, the first the embedding.
+std::vector<int64_t> split_among_few(int64_t num_layers, int num_stages) {
+  std::vector<int64_t> layers(static_cast<std::size_t>(num_stages), 1);
+  layers.back() = 0;
+  layers.front() = num_layers == num_stages - 1 ? 1 : 0;
+  return layers;
+}
+
 std::vector<int64_t> split_evenly(int64_t num_layers, int num_stages) {
+  if (num_layers < num_stages) {
+    return split_among_few(num_layers, num_stages);
+  }
   std::vector<int64_t> layers(static_cast<std::size_t>(num_stages), num_layers / num_stages);
   const int left_over = static_cast<int>(num_layers % num_stages);
   for (int stage = num_stages - 1 - left_over; stage < num_stages - 1; ++stage) {
@@ -56,9 +67,12 @@ void check_list(int64_t num_layers, int num_stages, const std::vector<int64_t>& 
            kDegreeOption + " or --parallelism.pipeline-parallel-schedule");
   }
   // Each no more than all first: the sum cannot overflow.
-  const auto is_wrong = [&](int64_t layers) { return layers < 1 || layers > num_layers; };
-  if (std::any_of(given.begin(), given.end(), is_wrong)) {
-    refuse(found + "allowed is 1 to " + std::to_string(num_layers) + " layers for each stage");
+  for (std::size_t stage = 0; stage < given.size(); ++stage) {
+    const bool may_be_empty = stage == 0 || stage + 1 == given.size();
+    if (given[stage] < (may_be_empty ? 0 : 1) || given[stage] > num_layers) {
+      refuse(found + "allowed is 1 to " + std::to_string(num_layers) +
+             " layers for each stage, and 0 for the first and the last");
+    }
   }
   const int64_t sum = std::accumulate(given.begin(), given.end(), int64_t{0});
   if (sum != num_layers) {
@@ -74,9 +88,10 @@ std::vector<int64_t> split_layers(int64_t num_layers, int num_stages, std::vecto
     refuse("found " + std::to_string(num_stages) + " stages, allowed is 1 or more: raise " +
            kDegreeOption);
   }
-  if (num_layers < num_stages) {
+  if (num_layers < std::max(1, num_stages - 2)) {
     refuse("found " + std::to_string(num_layers) + " layers for " + std::to_string(num_stages) +
-           " stages, allowed is at least one layer for each: lower " + kDegreeOption +
+           " stages, allowed is at least one layer for each but the first and the last: lower " +
+           kDegreeOption +
            " or take a --parallelism.pipeline-parallel-schedule of fewer stages per rank");
   }
   if (given.empty()) {

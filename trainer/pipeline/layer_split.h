@@ -6,11 +6,12 @@
 
 namespace swapline::trainer {
 
-// Layers per stage, first stage first, each at least 1; they add up to `num_layers`.
+// Layers per stage, first stage first; they add up to `num_layers`. Each at least 1, but the first,
+// which has the embedding, and the last, which has the head, may do without.
 //
 // `given` empty: as even as possible. What is left over goes, one each, to the stages just before
 // the last: the last also runs the head, and the earlier a stage, the more micro-batches it keeps
-// in flight.
+// in flight. With fewer layers than stages, the last stage and then the first have none.
 // `given` one number, of several stages: that many for each, and the last takes the rest.
 // `given` a list: one number per stage, taken as it is.
 //

@@ -18,7 +18,7 @@ ActionCost cost_of(const StageLoads& loads) {
     const auto layers_of = [&](const Pass& pass) {
       return loads.layers[static_cast<size_t>(pass.stage)];
     };
-    double cost = 0;
+    double cost = 0.1;  // what a stage without layers takes
     if (action.has_forward()) {
       const bool is_last = static_cast<size_t>(action.forward.stage) + 1 == loads.layers.size();
       cost += layers_of(action.forward) + (is_last ? 3 * loads.head : 0);

@@ -65,9 +65,17 @@ TEST(LayerSplit, NoStagesIsRefused) {
             "found 0 stages, allowed is 1 or more: raise --parallelism.pipeline-parallel-degree");
 }
 
-TEST(LayerSplit, FewerLayersThanStagesIsRefused) {
-  EXPECT_EQ(refusal_of(3, 4, {}),
-            "found 3 layers for 4 stages, allowed is at least one layer for each: lower "
+TEST(LayerSplit, WithFewerLayersTheLastAndTheFirstStageHaveNone) {
+  EXPECT_THAT(split_layers(3, 4, {}), ElementsAre(1, 1, 1, 0));
+  EXPECT_THAT(split_layers(6, 8, {}), ElementsAre(0, 1, 1, 1, 1, 1, 1, 0));
+  EXPECT_THAT(split_layers(1, 2, {}), ElementsAre(1, 0));
+  EXPECT_THAT(split_layers(3, 4, {0, 2, 1, 0}), ElementsAre(0, 2, 1, 0));
+}
+
+TEST(LayerSplit, AnotherStageWithoutLayersIsRefused) {
+  EXPECT_EQ(refusal_of(1, 4, {}),
+            "found 1 layers for 4 stages, allowed is at least one layer for each but the first and "
+            "the last: lower "
             "--parallelism.pipeline-parallel-degree or take a "
             "--parallelism.pipeline-parallel-schedule of fewer stages per rank");
 }
@@ -88,9 +96,11 @@ TEST(LayerSplit, ListOfTheWrongLengthIsRefused) {
                         "found 4,4, 2 numbers, allowed is one for each of the 3 stages"));
 }
 
-TEST(LayerSplit, StageWithoutLayersIsRefused) {
+TEST(LayerSplit, AnInnerStageWithoutLayersInAListIsRefused) {
   EXPECT_EQ(refusal_of(8, 3, {4, 0, 4}),
-            std::string(kOption) + "found 4,0,4, allowed is 1 to 8 layers for each stage");
+            std::string(kOption) +
+                "found 4,0,4, allowed is 1 to 8 layers for each stage, and 0 for "
+                "the first and the last");
   EXPECT_THAT(refusal_of(8, 2, {9, -1}), HasSubstr("allowed is 1 to 8"));
 }
 
