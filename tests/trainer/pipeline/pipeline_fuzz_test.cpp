@@ -1,5 +1,5 @@
 // Random runs on random machines against the same run without swap on a calm one: schedules, ranks,
-// lanes, stages, recompute, sizes, failing pins, evaluation, layers that throw. 100 cases; more
+// lanes, stages, recompute, sizes, failing pins, evaluation, layers that throw. 500 cases; more
 // with RC_PARAMS="max_success=1000", a failing one again with the seed that it prints.
 #include "tests/support/errors.h"
 #include "tests/support/sim_test.h"
@@ -180,7 +180,7 @@ class PipelineFuzzTest : public swapline::testing::SimTest {};
 
 TEST_F(PipelineFuzzTest, AnyRunHasTheBitsOfTheRunWithoutSwap) {
   // Read by rapidcheck at its first check; what the caller has set stays.
-  setenv("RC_PARAMS", "max_success=100", /*overwrite=*/0);
+  setenv("RC_PARAMS", "max_success=500", /*overwrite=*/0);
   EXPECT_TRUE(rc::check([] {
     const Case c = any_case();
     RC_LOG() << c << "\n";
