@@ -69,10 +69,8 @@ int64_t num_blocks_of(int64_t num_layers, const ActivationCheckpointConfig& conf
 LayerRunner::LayerRunner(const Config& config,
                          LayerPasses passes,
                          std::shared_ptr<SwapContext> context)
-    : config_(config.activation_checkpoint),
-      context_(std::move(context)),
-      parts_(std::make_unique<PartRunner>()) {
-  if (context_ == nullptr) {
+    : config_(config.activation_checkpoint), parts_(std::make_unique<PartRunner>()) {
+  if (context == nullptr) {
     return;
   }
   if (config_.mode == "selective") {
@@ -84,7 +82,7 @@ LayerRunner::LayerRunner(const Config& config,
         passes.is_whole_model &&
         (config_.first_layers == 0 || config_.first_layers >= passes.num_layers);
     inputs_ = std::make_unique<LayerInputs>(
-        context_,
+        std::move(context),
         layer_input_options(config, num_blocks_of(passes.num_layers, config_), ends_the_model));
   }
 }

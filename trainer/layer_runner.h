@@ -41,7 +41,6 @@ class LayerRunner {
   at::Tensor run_block(std::span<const LayerPtr> layers, const at::Tensor& hidden_states) const;
 
   ActivationCheckpointConfig config_;
-  std::shared_ptr<SwapContext> context_;
   std::unique_ptr<LayerInputs> inputs_;
   std::unique_ptr<PartRunner> parts_;
 };

@@ -78,8 +78,8 @@ void print_layout(const Layout& layout) {
               to_string(layout.schedule).c_str());
 }
 
-RunSummary run_all_steps(const Config& config, const Devices& devices) {
-  Trainer trainer(config, devices);
+RunSummary run_all_steps(const Config& config, const Layout& layout, const Devices& devices) {
+  Trainer trainer(config, layout, devices);
   std::printf("model %s %s, %.2f M parameters, %ld layers\n",
               config.model.name.c_str(),
               config.model.flavor.c_str(),
@@ -117,7 +117,7 @@ void train(const Config& given) {
   print_layout(layout);
   RunSummary summary;
   try {
-    summary = run_all_steps(config, devices);
+    summary = run_all_steps(config, layout, devices);
   } catch (const c10::OutOfMemoryError& error) {
     throw std::runtime_error(out_of_memory_message(config, error));
   }

@@ -11,10 +11,10 @@
 
 namespace swapline::trainer {
 
-Trainer::Trainer(const Config& config, const Devices& devices)
+Trainer::Trainer(const Config& config, Layout layout, const Devices& devices)
     : config_(config),
       devices_(devices),
-      layout_(make_layout(config)),
+      layout_(std::move(layout)),
       figures_(model_figures(config)),
       dtype_(config.training.dtype == "bfloat16" ? at::kBFloat16 : at::kFloat),
       data_(read_texts(config.data.path), config.training.seq_len),

@@ -24,9 +24,9 @@ namespace swapline::trainer {
 
 class Trainer {
  public:
-  // `devices`: as many as the layout of `config` has; must outlive the trainer.
+  // `layout`: of `config`. `devices`: as many as it has; must outlive the trainer.
   // Throws: std::runtime_error for data that cannot be used, c10::Error, HostMemoryError.
-  Trainer(const Config& config, const Devices& devices);
+  Trainer(const Config& config, Layout layout, const Devices& devices);
 
   // Takes all steps, with a line of log for each log_freq of them.
   RunSummary run();

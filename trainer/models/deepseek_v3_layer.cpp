@@ -95,8 +95,7 @@ Attended MoeLayer::attend(const at::Tensor& hidden_states,
   if (is_first_run && !has_numbers && !router.balance->is_forced) {
     throw UsageError(
         "--device.dry-run: found experts on several ranks, whose loads depend on numbers that a "
-        "dry "
-        "run does not have; allowed with --debug.moe-force-load-balance");
+        "dry run does not have; allowed with --debug.moe-force-load-balance");
   }
   const PartRunner plainly;
   const at::Tensor h = attention.run(hidden_states, plainly);

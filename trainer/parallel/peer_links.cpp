@@ -8,6 +8,7 @@
 #include <c10/util/Exception.h>
 
 namespace swapline::trainer {
+
 PeerLinks::PeerLinks(std::vector<Device*> devices)
     : devices_(std::move(devices)), sent_(devices_.size()) {}
 

@@ -1,30 +1,15 @@
 // Graphs end where tokens leave a device, and begin anew where they arrive.
 #include "trainer/pipeline/expert_run.h"
 
+#include "trainer/models/moe_moves.h"
+#include "trainer/pipeline/stage_graph.h"
+
 #include <utility>
 
-#include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/autograd.h>
 
 namespace swapline::trainer {
-namespace {
-
-at::Tensor as_leaf(const at::Tensor& tensor) {
-  return tensor.detach().set_requires_grad(true);
-}
-
-// What merge adds up comes from these rows: each token's gradient, once for each of its choices.
-at::Tensor gradient_of_returned(const at::Tensor& gradient, const at::Tensor& places) {
-  const at::Tensor rows = gradient.flatten(0, 1);
-  const int64_t choices = places.numel() / rows.size(0);
-  at::Tensor sorted = at::empty({places.numel(), rows.size(1)}, rows.options());
-  const at::Tensor repeated =
-      rows.unsqueeze(1).expand({rows.size(0), choices, rows.size(1)}).reshape(sorted.sizes());
-  return sorted.index_copy_(0, places, repeated);
-}
-
-}  // namespace
 
 ExpertRun::ExpertRun(LayerOnLanes layer) : layer_(std::move(layer)), counts_(num_lanes()) {}
 
@@ -84,7 +69,7 @@ void ExpertRun::experts() {
 }
 
 PerLane ExpertRun::merge() {
-  const c10::NoGradGuard no_grad;  // its gradients are known: see gradient_of_returned
+  const c10::NoGradGuard no_grad;  // its gradients are known: rows_of_sum
   const std::vector<PerLane> returned = under_way_->wait();
   under_way_.reset();
   PerLane outputs;
@@ -111,7 +96,10 @@ void ExpertRun::attend_again(PerLane inputs, const PerLane& gradients) {
   for (size_t lane = 0; lane < num_lanes(); ++lane) {
     const Attended& attended = attended_[lane];
     const c10::NoGradGuard no_grad;
-    of_returned.push_back(gradient_of_returned(gradients[lane], attended.places));
+    // What merge adds up comes from these rows.
+    const at::Tensor by_token = gradients[lane].flatten(0, 1);
+    const int64_t num_choices = attended.places.numel() / by_token.size(0);
+    of_returned.push_back(rows_of_sum(by_token, attended.places, num_choices));
     tokens.push_back(attended.tokens);
     weights.push_back(attended.weights);
   }

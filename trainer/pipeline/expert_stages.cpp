@@ -14,10 +14,6 @@
 namespace swapline::trainer {
 namespace {
 
-at::Tensor as_leaf(const at::Tensor& tensor) {
-  return tensor.detach().set_requires_grad(true);
-}
-
 class ExpertStages : public StageRunner {
  public:
   ExpertStages(StageParts parts, bool recomputes) : StageRunner(std::move(parts)) {

@@ -5,13 +5,6 @@
 #include <torch/csrc/autograd/autograd.h>
 
 namespace swapline::trainer {
-namespace {
-
-at::Tensor as_leaf(const at::Tensor& tensor) {
-  return tensor.detach().set_requires_grad(true);
-}
-
-}  // namespace
 
 std::vector<const ExpertLayer*> StageSetting::experts_of(size_t layer) const {
   std::vector<const ExpertLayer*> found;

@@ -23,24 +23,23 @@ class LayerStages : public StageRunner {
     at::Tensor hidden = stage.is_first ? embedded(stage, pass.microbatch, 0)
                                        : graph.enter(std::exchange(hidden_states.front(), {}));
     hidden = layers.run(parts_.layers(stage, 0), std::move(hidden));
-    PerLane output;
-    MicrobatchPass pass_state;
+    MicrobatchPass& state = passes_[parts_.id(pass)];
     if (parts_.stages.size() == 1) {
       graph.end_in_loss(loss_of(stage, pass, std::move(hidden)));
-    } else {
-      output.push_back(graph.leave(std::exchange(hidden, {})));
+      state.graph = std::move(graph);
+      return {};
     }
-    if (stage.is_last && !output.empty()) {
-      pass_state.loss_gradient = gradient_of_loss(stage, pass, std::move(output.front()));
-      output.clear();
-      if (expected_ == pass) {
-        // Layers behind the last one (MTP) would have pushed its input out.
-        prefetch(pass);
-      }
+    at::Tensor output = graph.leave(std::exchange(hidden, {}));
+    state.graph = std::move(graph);
+    if (!stage.is_last) {
+      return {std::move(output)};
     }
-    pass_state.graph = std::move(graph);
-    passes_[parts_.id(pass)] = std::move(pass_state);
-    return output;
+    state.loss_gradient = gradient_of_loss(stage, pass, std::move(output));
+    if (expected_ == pass) {
+      // Layers behind the last one (MTP) would have pushed its input out.
+      prefetch(pass);
+    }
+    return {};
   }
 
   PerLane backward(Pass pass, PerLane gradients) override {

@@ -7,6 +7,11 @@
 
 namespace swapline::trainer {
 
+// The tensor as the beginning of a graph of its own; its gradient comes to grad().
+inline at::Tensor as_leaf(const at::Tensor& tensor) {
+  return tensor.detach().set_requires_grad(true);
+}
+
 // Where a gradient waits that enters a graph or has left it.
 struct GradientSlot : torch::CustomClassHolder {
   at::Tensor gradient;
