@@ -35,7 +35,7 @@ AdamOptions options_for(int64_t times, double arena_mib) {
 }
 
 struct Result {
-  AdamStats stats;
+  OptimizerStats stats;
   OptimizerStepTimes times;    // of a synced step
   double unsynced_ms = 0;      // mean
   double held_mib = 0;         // most that steps held beyond parameters and gradients

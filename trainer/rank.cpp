@@ -1,6 +1,8 @@
 // One device's parts, made from the configuration.
 #include "trainer/rank.h"
 
+#include "swapline/optimizer/adam.h"
+
 #include <optional>
 #include <utility>
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "swapline/memory/host_pool.h"
-#include "swapline/optimizer/adam.h"
+#include "swapline/optimizer/optimizer.h"
 #include "swapline/swap/swap_context.h"
 #include "trainer/batch_loader.h"
 #include "trainer/config.h"
@@ -32,7 +32,7 @@ struct Rank {
   std::shared_ptr<SwapContext> context;  // nullptr on the CPU
   LayerRunner layers;
   std::vector<NamedParameter> parameters;
-  std::unique_ptr<Adam> optimizer;
+  std::unique_ptr<Optimizer> optimizer;
 };
 
 using Ranks = std::vector<std::unique_ptr<Rank>>;

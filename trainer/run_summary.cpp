@@ -20,7 +20,7 @@ OptimizerSummary summarize_optimizers(const Ranks& ranks, const StepLog& log) {
   OptimizerSummary summary;
   bool has_times = false;
   for (const auto& rank : ranks) {
-    const AdamStats stats = rank->optimizer->stats();
+    const OptimizerStats stats = rank->optimizer->stats();
     summary.num_chunks += stats.num_chunks;
     summary.num_slots = std::max(summary.num_slots, stats.num_slots);
     summary.arena_bytes = std::max(summary.arena_bytes, stats.arena_bytes);

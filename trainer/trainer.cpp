@@ -145,7 +145,9 @@ StepMarks Trainer::take_step(int64_t step) {
       clip_grad_norm(gradients(), counted_gradients_, config_.training.max_norm);
   const double factor = schedule_.factor(step - 1);
   for (const auto& rank : ranks_) {
-    rank->optimizer->settings(0).lr = config_.optimizer.lr * factor;
+    for (size_t group = 0; group < rank->optimizer->num_groups(); ++group) {
+      rank->optimizer->set_lr(group, config_.optimizer.lr * factor);
+    }
     rank->optimizer->step();
   }
   shared_->balance();

@@ -8,6 +8,12 @@ namespace swapline {
 void check(const AdamSettings& settings) {
   // Written so that NaN is refused too.
   TORCH_CHECK(settings.lr >= 0, "lr must be at least 0, got ", settings.lr);
+  TORCH_CHECK(!settings.lr_tensor.defined() || (settings.lr_tensor.numel() == 1 &&
+                                                settings.lr_tensor.scalar_type() == at::kFloat),
+              "lr_tensor must be one float, got ",
+              settings.lr_tensor.toString(),
+              " of sizes ",
+              settings.lr_tensor.sizes());
   TORCH_CHECK(
       settings.beta1 >= 0 && settings.beta1 < 1, "beta1 must be in [0, 1), got ", settings.beta1);
   TORCH_CHECK(
@@ -18,19 +24,7 @@ void check(const AdamSettings& settings) {
 }
 
 void check(const AdamOptions& options) {
-  TORCH_CHECK(options.swap_optimizer_times >= 1,
-              "swap_optimizer_times must be at least 1, got ",
-              options.swap_optimizer_times);
-  TORCH_CHECK(options.swap_optimizer_fraction >= 0 && options.swap_optimizer_fraction <= 1,
-              "swap_optimizer_fraction must be in [0, 1], got ",
-              options.swap_optimizer_fraction);
-  TORCH_CHECK(options.num_slots >= 3, "num_slots must be at least 3, got ", options.num_slots);
-  TORCH_CHECK(options.link_bytes_per_s > 0,
-              "link_bytes_per_s must be above 0, got ",
-              options.link_bytes_per_s);
-  TORCH_CHECK(options.copy_latency_s >= 0,
-              "copy_latency_s must be at least 0, got ",
-              options.copy_latency_s);
+  check(static_cast<const OptimizerOptions&>(options));
   if (options.state_dtype) {
     const at::ScalarType dtype = *options.state_dtype;
     TORCH_CHECK(

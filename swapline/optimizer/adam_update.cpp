@@ -34,6 +34,11 @@ bool is_plain(const StateDtypes& dtypes) {
   return !casts_moments(dtypes) && !casts_grads(dtypes) && !dtypes.has_master;
 }
 
+// All elements of a dense tensor in the order of its memory, as a vector.
+at::Tensor flat(const at::Tensor& dense) {
+  return at::as_strided(dense, {dense.numel()}, {1});
+}
+
 Tensors cast(const Tensors& tensors, at::ScalarType dtype, Scratch& scratch) {
   Tensors casts;
   casts.reserve(tensors.size());
@@ -101,15 +106,20 @@ void AdamUpdate::add(size_t group, const StateDtypes& dtypes, AdamOperands opera
   pending->batch.step_numbers.push_back(operands.step_number);
 }
 
-void AdamUpdate::launch(const std::vector<AdamSettings>& groups, Scratch& scratch) {
+void AdamUpdate::launch(const std::vector<AdamSettings>& groups,
+                        const GradScaling& scaling,
+                        Scratch& scratch) {
   std::vector<Pending> all = std::exchange(pending_, {});
   for (Pending& pending : all) {
     scratch.reset();  // the batch before is ahead of this one on the stream
-    update(pending, groups[pending.group], scratch);
+    update(pending, groups[pending.group], scaling, scratch);
   }
 }
 
-void AdamUpdate::update(Pending& pending, const AdamSettings& settings, Scratch& scratch) {
+void AdamUpdate::update(Pending& pending,
+                        const AdamSettings& settings,
+                        const GradScaling& scaling,
+                        Scratch& scratch) {
   const StateDtypes& dtypes = pending.dtypes;
   AdamBatch& batch = pending.batch;
   const bool fused = is_fused(settings);
@@ -123,7 +133,7 @@ void AdamUpdate::update(Pending& pending, const AdamSettings& settings, Scratch&
                              &pending.moments[1],
                              &pending.moments[2]}) {
       for (at::Tensor& tensor : *tensors) {
-        tensor = flat_part(tensor, 0, tensor.numel());
+        tensor = flat(tensor);
       }
     }
   }
@@ -143,7 +153,7 @@ void AdamUpdate::update(Pending& pending, const AdamSettings& settings, Scratch&
     *kinds[i] =
         casts_moments(dtypes) ? cast(pending.moments[i], dtypes.work, scratch) : pending.moments[i];
   }
-  fused ? fused_adam(batch, settings) : portable_adam(batch, settings, scratch);
+  fused ? fused_adam(batch, settings, scaling) : portable_adam(batch, settings, scratch);
   ++num_launches_;
   for (int i = 0; i < num_kinds && casts_moments(dtypes); ++i) {
     at::_foreach_copy_(pending.moments[i], *kinds[i]);
@@ -151,10 +161,6 @@ void AdamUpdate::update(Pending& pending, const AdamSettings& settings, Scratch&
   if (casts_params(dtypes) || dtypes.has_master) {
     at::_foreach_copy_(pending.params, batch.params);
   }
-}
-
-at::Tensor flat_part(const at::Tensor& dense, int64_t first, int64_t num) {
-  return at::as_strided(dense, {num}, {1}, dense.storage_offset() + first);
 }
 
 }  // namespace swapline::detail

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "swapline/optimizer/adam_batch.h"
+#include "swapline/optimizer/grad_scaling.h"
 #include "swapline/optimizer/scratch.h"
 #include "swapline/optimizer/state_dtypes.h"
 
@@ -44,7 +45,9 @@ class AdamUpdate {
   void add(size_t group, const StateDtypes& dtypes, AdamOperands operands);
   // Updates all that was added, by the settings of each group, and forgets it. `scratch` has room
   // for all of it by scratch_bytes().
-  void launch(const std::vector<AdamSettings>& groups, Scratch& scratch);
+  void launch(const std::vector<AdamSettings>& groups,
+              const GradScaling& scaling,
+              Scratch& scratch);
   void clear() { pending_.clear(); }
   // Of the update kernel; casts do not count.
   int64_t num_launches() const { return num_launches_; }
@@ -61,7 +64,10 @@ class AdamUpdate {
     AdamBatch batch;  // gradients and steps
   };
 
-  void update(Pending& pending, const AdamSettings& settings, Scratch& scratch);
+  void update(Pending& pending,
+              const AdamSettings& settings,
+              const GradScaling& scaling,
+              Scratch& scratch);
 
   c10::Device device_;
   AdamKernel kernel_;
@@ -70,8 +76,5 @@ class AdamUpdate {
   std::vector<Pending> pending_;
   int64_t num_launches_ = 0;
 };
-
-// Elements [first, first + num) of a dense tensor in the order of its memory, as a vector.
-at::Tensor flat_part(const at::Tensor& dense, int64_t first, int64_t num);
 
 }  // namespace swapline::detail

@@ -16,29 +16,35 @@ bool has_fused_adam(c10::Device device, bool decoupled) {
   return op && op->hasKernelForDispatchKey(at::TensorOptions(device).computeDispatchKey());
 }
 
-void fused_adam(const AdamBatch& batch, const AdamSettings& settings) {
-  const auto call = [&](auto kernel) {
+void fused_adam(const AdamBatch& batch, const AdamSettings& settings, const GradScaling& scaling) {
+  const auto optional = [](const at::Tensor& tensor) {
+    return tensor.defined() ? std::optional<at::Tensor>(tensor) : std::nullopt;
+  };
+  const auto call = [&](const auto& lr, auto kernel) {
     kernel(batch.params,
            batch.grads,
            batch.exp_avgs,
            batch.exp_avg_sqs,
            batch.max_exp_avg_sqs,
            batch.steps,
-           settings.lr,
+           lr,
            settings.beta1,
            settings.beta2,
            settings.weight_decay,
            settings.eps,
            settings.amsgrad,
            settings.maximize,
-           std::optional<at::Tensor>(),
-           std::optional<at::Tensor>());
+           optional(scaling.grad_scale),
+           optional(scaling.found_inf));
   };
-  if (settings.decoupled) {
-    call([](const auto&... args) { at::_fused_adamw_(args...); });
-  } else {
-    call([](const auto&... args) { at::_fused_adam_(args...); });
-  }
+  const auto call_either = [&](const auto& lr) {
+    if (settings.decoupled) {
+      call(lr, [](const auto&... args) { at::_fused_adamw_(args...); });
+    } else {
+      call(lr, [](const auto&... args) { at::_fused_adam_(args...); });
+    }
+  };
+  settings.lr_tensor.defined() ? call_either(settings.lr_tensor) : call_either(settings.lr);
 }
 
 }  // namespace swapline::detail

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "swapline/optimizer/adam_batch.h"
+#include "swapline/optimizer/grad_scaling.h"
 
 #include <c10/core/Device.h>
 
@@ -12,6 +13,6 @@ namespace swapline::detail {
 bool has_fused_adam(c10::Device device, bool decoupled);
 
 // One multi-tensor launch on the current stream.
-void fused_adam(const AdamBatch& batch, const AdamSettings& settings);
+void fused_adam(const AdamBatch& batch, const AdamSettings& settings, const GradScaling& scaling);
 
 }  // namespace swapline::detail

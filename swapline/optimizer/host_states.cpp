@@ -54,6 +54,24 @@ void HostStates::add(std::span<const StateShape> shapes, size_t zeros_bytes) {
   }
 }
 
+bool HostStates::truncate(int64_t num_params) {
+  const size_t num_before = layouts_.size();
+  const auto is_late = [&](const Placement& placement) {
+    return placement.shape.param >= num_params;
+  };
+  while (
+      !layouts_.empty() &&
+      std::all_of(layouts_.back().placements.begin(), layouts_.back().placements.end(), is_late)) {
+    for (const auto& [shape, offset] : layouts_.back().placements) {
+      places_.erase(shape.param);
+      state_bytes_ -= shape.bytes();
+    }
+    layouts_.pop_back();
+    blocks_.pop_back();
+  }
+  return layouts_.size() < num_before;
+}
+
 void HostStates::zero(Memory& memory, const Block& layout, const at::Tensor& zeros) const {
   const size_t step = zeros.storage().nbytes();
   for (int row = 0; row < layout.rows.count(); ++row) {

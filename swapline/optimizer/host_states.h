@@ -27,6 +27,10 @@ class HostStates {
   // waits for them. Throws HostMemoryError, or what the device throws; nothing is added then.
   void add(std::span<const StateShape> shapes, size_t zeros_bytes);
 
+  // Frees the blocks that hold only parameters from `num_params` on; whether there were any.
+  // Requires: no other block holds one of those, and no copy is in flight.
+  bool truncate(int64_t num_params);
+
   bool contains(int64_t param) const { return places_.count(param) != 0; }
   std::span<const Block> blocks() const { return layouts_; }
   size_t state_bytes() const { return state_bytes_; }  // of the elements, without padding

@@ -10,6 +10,20 @@
 #include <c10/util/Exception.h>
 
 namespace swapline::detail {
+namespace {
+
+// The rows of a chunk in its slot, where they lie one behind the other.
+std::vector<at::Tensor> rows_in(const at::Tensor& slot, const Chunk& chunk) {
+  std::vector<at::Tensor> rows;
+  for (int row = 0; row < chunk.rows.count(); ++row) {
+    rows.push_back(slot.narrow(0,
+                               static_cast<int64_t>(chunk.row_offset(row)),
+                               static_cast<int64_t>(chunk.bytes * chunk.rows.scale(row))));
+  }
+  return rows;
+}
+
+}  // namespace
 
 SwapPipeline::SwapPipeline(std::shared_ptr<SwapContext> context, HostStates& states, int num_slots)
     : context_(std::move(context)),
@@ -217,7 +231,8 @@ void SwapPipeline::update(const Loaded& loaded, const Update& update_chunk) {
     spans->exposed.end(compute);
     spans->update.begin(compute);
   }
-  update_chunk(chunks_[loaded.chunk], loaded.slot.bytes);
+  const Chunk& chunk = chunks_[loaded.chunk];
+  update_chunk(chunk, rows_in(loaded.slot.bytes, chunk));
   if (spans != nullptr) {
     spans->update.end(compute);
   }

@@ -32,9 +32,9 @@ namespace swapline::detail {
 
 class SwapPipeline {
  public:
-  // Enqueues the update of a chunk on the compute stream. `slot`: the chunk's states, row after
-  // row.
-  using Update = std::function<void(const Chunk& chunk, const at::Tensor& slot)>;
+  // Enqueues the update of a chunk on the compute stream. `rows`: the chunk's states where they are
+  // now, the bytes of each of its rows.
+  using Update = std::function<void(const Chunk& chunk, std::span<const at::Tensor> rows)>;
 
   SwapPipeline(std::shared_ptr<SwapContext> context, HostStates& states, int num_slots);
   // Waits for its copies.
@@ -45,6 +45,7 @@ class SwapPipeline {
   void set_slot_bytes(size_t slot_bytes, double fraction);
   std::span<const Chunk> chunks() const { return chunks_; }
   size_t slot_bytes() const { return slot_bytes_; }
+  size_t num_slots() const { return num_slots_; }
 
   // Begins to load the first of `chunks` into the slots; nothing if that was done before, or if the
   // device has no room for a slot now.

@@ -43,7 +43,7 @@ Sizes llama_8b() {
 }
 
 struct Figures {
-  AdamStats stats;
+  OptimizerStats stats;
   OptimizerStepTimes times;
   size_t held_bytes = 0;
   HostPoolStats host;

@@ -1,10 +1,9 @@
 // Everything that can be refused is refused here, before anything is touched.
-#include "swapline/optimizer/adam_params.h"
+#include "swapline/optimizer/param_list.h"
 
 #include <utility>
 
 #include <ATen/ops/empty_strided.h>
-#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
 namespace swapline::detail {
@@ -15,8 +14,7 @@ bool is_supported(at::ScalarType dtype) {
          dtype == at::kBFloat16;
 }
 
-void check_param(const at::Tensor& tensor, const std::string& name, c10::Device device) {
-  TORCH_CHECK(tensor.defined(), name, " is undefined");
+void check_param(const at::Tensor& tensor, const std::string& name) {
   TORCH_CHECK(tensor.is_leaf(), "can't optimize a non-leaf Tensor (", name, ")");
   TORCH_CHECK(tensor.layout() == at::kStrided && !tensor.is_quantized(),
               name,
@@ -26,8 +24,6 @@ void check_param(const at::Tensor& tensor, const std::string& name, c10::Device 
                   c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::Functionalize})),
               name,
               " is a tensor subclass or a functional tensor: unwrap it to the plain tensor inside");
-  TORCH_CHECK(
-      tensor.device() == device, name, " is on ", tensor.device(), ", the optimizer on ", device);
   TORCH_CHECK(is_supported(tensor.scalar_type()),
               name,
               " must be of a real floating-point type, got ",
@@ -43,39 +39,55 @@ void check_param(const at::Tensor& tensor, const std::string& name, c10::Device 
 
 }  // namespace
 
-AdamParams::AdamParams(const std::vector<AdamGroup>& groups, c10::Device device) {
-  for (size_t g = 0; g < groups.size(); ++g) {
-    for (size_t i = 0; i < groups[g].params.size(); ++i) {
-      const at::Tensor& tensor = groups[g].params[i];
-      std::string name = "parameter " + std::to_string(i) + " of group " + std::to_string(g);
-      check_param(tensor, name, device);
-      const auto [known, is_new] = indices_.emplace(tensor.unsafeGetTensorImpl(), params_.size());
-      if (!is_new) {
-        const AdamParam& first = params_[known->second];
-        TORCH_CHECK(
-            first.group == g, name, " is also ", first.name, ": it can be in one group only");
+void ParamList::add(size_t group, std::span<const at::Tensor> tensors) {
+  const size_t num_before = size();
+  try {
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      const at::Tensor& tensor = tensors[i];
+      std::string name = "parameter " + std::to_string(i) + " of group " + std::to_string(group);
+      TORCH_CHECK(tensor.defined(), name, " is undefined");
+      if (tensor.device() != device_) {
         continue;
       }
-      params_.push_back({tensor, g, std::move(name), tensor.sizes().vec(), tensor.strides().vec()});
+      check_param(tensor, name);
+      const auto known = indices_.find(tensor.unsafeGetTensorImpl());
+      if (known != indices_.end()) {
+        const ListedParam& first = params_[known->second];
+        TORCH_CHECK(
+            first.group == group, name, " is also ", first.name, ": it can be in one group only");
+        continue;
+      }
+      indices_.emplace(tensor.unsafeGetTensorImpl(), size());
+      params_.push_back({tensor,
+                         group,
+                         std::move(name),
+                         tensor.scalar_type(),
+                         tensor.sizes().vec(),
+                         tensor.strides().vec()});
     }
+  } catch (...) {
+    truncate(num_before);
+    throw;
   }
-  TORCH_CHECK(!params_.empty(), "the optimizer got no parameters");
-  steps_ = at::zeros({static_cast<int64_t>(params_.size())}, at::TensorOptions().dtype(at::kFloat));
-  step_values_ = steps_.mutable_data_ptr<float>();
 }
 
-size_t AdamParams::index_of(const at::Tensor& tensor) const {
-  const auto found = indices_.find(tensor.unsafeGetTensorImpl());
-  TORCH_CHECK(found != indices_.end(), "the tensor is not a parameter of this optimizer");
-  return found->second;
+void ParamList::truncate(size_t num_params) {
+  while (size() > num_params) {
+    indices_.erase(params_.back().tensor.unsafeGetTensorImpl());
+    params_.pop_back();
+  }
 }
 
-at::Tensor AdamParams::step_tensor(size_t index) const {
-  return steps_.select(0, static_cast<int64_t>(index));
+bool ParamList::contains(const at::Tensor& tensor) const {
+  return indices_.count(tensor.unsafeGetTensorImpl()) != 0;
 }
 
-at::Tensor AdamParams::checked_grad(size_t index) const {
-  const AdamParam& param = params_[index];
+size_t ParamList::index_of(const at::Tensor& tensor) const {
+  return indices_.at(tensor.unsafeGetTensorImpl());
+}
+
+at::Tensor ParamList::checked_grad(size_t index) const {
+  const ListedParam& param = params_[index];
   const at::Tensor& tensor = param.tensor;
   const at::Tensor& grad = tensor.grad();
   if (!grad.defined()) {
@@ -84,7 +96,18 @@ at::Tensor AdamParams::checked_grad(size_t index) const {
   TORCH_CHECK(grad.layout() == at::kStrided,
               "the gradient of ",
               param.name,
-              " is sparse; Adam needs dense gradients");
+              " is sparse; the optimizer needs dense gradients");
+  TORCH_CHECK(tensor.device() == device_ && tensor.scalar_type() == param.dtype,
+              param.name,
+              " was ",
+              param.dtype,
+              " on ",
+              device_,
+              " when the optimizer was made and is ",
+              tensor.scalar_type(),
+              " on ",
+              tensor.device(),
+              ": make a new optimizer after a parameter is moved or cast");
   TORCH_CHECK(tensor.sizes() == at::IntArrayRef(param.sizes) &&
                   tensor.strides() == at::IntArrayRef(param.strides),
               param.name,

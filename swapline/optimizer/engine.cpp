@@ -1,0 +1,243 @@
+// Parameters and states: how they come, where they lie, and what is left of a step that failed.
+#include "swapline/optimizer/engine.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/ones.h>
+#include <c10/core/ScalarTypeToTypeMeta.h>
+#include <c10/util/Exception.h>
+
+namespace swapline::detail {
+namespace {
+
+constexpr size_t kMostZerosBytes = size_t{32} << 20;
+
+}  // namespace
+
+OptimizerEngine::OptimizerEngine(std::shared_ptr<SwapContext> context,
+                                 c10::Device device,
+                                 const OptimizerOptions& options,
+                                 std::unique_ptr<UpdateRule> rule)
+    : context_(std::move(context)),
+      options_(options),
+      rule_(std::move(rule)),
+      params_(device),
+      steps_(device) {
+  if (options_.placement == StatePlacement::kSwap) {
+    host_.emplace(context_);
+    pipeline_.emplace(context_, *host_, options_.num_slots);
+  }
+}
+
+void OptimizerEngine::add_params(size_t group, std::span<const at::Tensor> tensors) {
+  const size_t num_before = params_.size();
+  params_.add(group, tensors);
+  try {
+    for (size_t i = num_before; i < params_.size(); ++i) {
+      rule_->add_param(params_[i]);
+    }
+  } catch (...) {
+    params_.truncate(num_before);
+    rule_->truncate(num_before);
+    throw;
+  }
+  steps_.add(params_.size() - num_before);
+}
+
+void OptimizerEngine::reserve_states() {
+  if (!host_) {
+    return;
+  }
+  std::vector<size_t> newcomers;
+  for (size_t i = 0; i < params_.size(); ++i) {
+    if (params_[i].tensor.requires_grad()) {
+      newcomers.push_back(i);
+    }
+  }
+  add_host_states(newcomers);
+}
+
+void OptimizerEngine::truncate(size_t num_params) {
+  if (num_params == params_.size()) {
+    return;
+  }
+  if (host_ && host_->truncate(static_cast<int64_t>(num_params))) {
+    plan_chunks();
+  }
+  params_.truncate(num_params);
+  rule_->truncate(num_params);
+  steps_.truncate(num_params);
+}
+
+void OptimizerEngine::add_host_states(const std::vector<size_t>& newcomers) {
+  std::vector<StateShape> shapes;
+  size_t bytes = 0;
+  for (const size_t i : newcomers) {
+    if (params_[i].tensor.numel() > 0 && !host_->contains(static_cast<int64_t>(i))) {
+      shapes.push_back(rule_->shape(i));
+      shapes.back().param = static_cast<int64_t>(i);
+      bytes += shapes.back().bytes();
+    }
+  }
+  if (shapes.empty()) {
+    return;
+  }
+  pipeline_->drain();
+  const auto most_parts =
+      static_cast<size_t>(options_.swap_optimizer_times) * static_cast<size_t>(options_.num_slots);
+  host_->add(shapes, std::clamp(bytes / most_parts, size_t{512}, kMostZerosBytes));
+  plan_chunks();
+}
+
+void OptimizerEngine::plan_chunks() {
+  ArenaOptions arena;
+  arena.times = options_.swap_optimizer_times;
+  arena.arena_bytes = options_.swap_optimizer_arena_bytes;
+  arena.num_slots = options_.num_slots;
+  arena.link_bytes_per_s = options_.link_bytes_per_s;
+  arena.copy_latency_s = options_.copy_latency_s;
+  for (const auto& block : host_->blocks()) {
+    for (const auto& [shape, offset] : block.placements) {
+      const Part unit = {static_cast<size_t>(shape.param), kSplitElements};
+      arena.scratch_per_slot =
+          std::max(arena.scratch_per_slot,
+                   static_cast<double>(rule_->scratch_bytes({&unit, 1})) /
+                       static_cast<double>(shape.bytes_per_element() * kSplitElements));
+    }
+  }
+  const ArenaPlan plan = plan_arena(host_->blocks(), host_->state_bytes(), arena);
+  pipeline_->set_slot_bytes(plan.slot_bytes, options_.swap_optimizer_fraction);
+  planned_scratch_bytes_ = 0;
+  for (const Chunk& chunk : pipeline_->chunks()) {
+    planned_scratch_bytes_ =
+        std::max(planned_scratch_bytes_, scratch_bytes(chunk, [](size_t) { return true; }));
+  }
+  if (plan.is_bound_raised && !has_warned_small_) {
+    has_warned_small_ = true;
+    TORCH_WARN("swap_optimizer_times ",
+               options_.swap_optimizer_times,
+               " leaves less device memory than ",
+               options_.num_slots,
+               " chunks need: using ",
+               static_cast<size_t>(options_.num_slots) * plan.slot_bytes + planned_scratch_bytes_,
+               " bytes");
+  }
+}
+
+std::vector<at::ScalarType> OptimizerEngine::row_dtypes(size_t param) const {
+  std::vector<at::ScalarType> dtypes;
+  for (const StateRow& row : rule_->rows(param)) {
+    dtypes.push_back(row.dtype);
+  }
+  return dtypes;
+}
+
+std::map<std::string, at::Tensor> OptimizerEngine::state(size_t param) {
+  std::map<std::string, at::Tensor> states;
+  if (!params_[param].has_state) {
+    return states;
+  }
+  const at::Tensor& tensor = params_[param].tensor;
+  const auto rows = rule_->rows(param);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    at::Tensor& state = states[rows[i].name];
+    if (tensor.numel() == 0) {
+      const auto options = tensor.options().requires_grad(false).dtype(rows[i].dtype);
+      state = at::empty_strided(
+          tensor.sizes(), tensor.strides(), host_ ? options.device(at::kCPU) : options);
+    } else if (host_) {
+      state = host_->tensor(static_cast<int64_t>(param),
+                            static_cast<int>(i),
+                            tensor.sizes(),
+                            tensor.strides(),
+                            rows[i].dtype);
+    } else {
+      state = resident_.of(param, tensor, row_dtypes(param))[i];
+    }
+  }
+  return states;
+}
+
+void OptimizerEngine::make_state(size_t param) {
+  if (host_) {
+    add_host_states({param});
+  }
+  params_[param].has_state = true;
+}
+
+void OptimizerEngine::check_usable(const GradScaling& scaling) const {
+  TORCH_CHECK(failure_.empty(), failure_);
+  rule_->check(scaling);
+}
+
+void OptimizerEngine::prefetch() {
+  if (pipeline_) {
+    pipeline_->prefetch(
+        chunks_where([&](size_t param) { return params_[param].tensor.requires_grad(); }));
+  }
+}
+
+void OptimizerEngine::drain() {
+  if (pipeline_) {
+    pipeline_->drain();
+  }
+  steps_.to_host();
+}
+
+void OptimizerEngine::end_step() {
+  work_.clear();
+  scratch_ = {};
+  scaling_ = {};
+}
+
+void OptimizerEngine::abandon_step() noexcept {
+  rule_->clear();
+  end_step();
+  try {
+    if (has_counted_ && !has_updated_) {
+      steps_.uncount(at::ones({}, at::TensorOptions().dtype(at::kFloat).device(device())));
+    }
+    if (pipeline_) {
+      pipeline_->drain();
+    }
+  } catch (const std::exception&) {
+    // The device is lost; the first error says more.
+  }
+}
+
+// Says it for good if it came too late to be undone.
+void OptimizerEngine::fail(const std::exception& error) {
+  if (has_updated_) {
+    failure_ = "step() failed after " + progress() +
+               "; the states of the last of them may be lost. Make a new "
+               "optimizer from a checkpoint. "
+               "The failure: " +
+               error.what();
+  }
+  abandon_step();
+}
+
+std::string OptimizerEngine::progress() const {
+  size_t num_whole = 0;
+  size_t num_all = 0;
+  std::string partly;
+  for (size_t i = 0; i < work_.size(); ++i) {
+    if (!has_work(i)) {
+      continue;
+    }
+    ++num_all;
+    const int64_t numel = params_[i].tensor.numel();
+    if (numel > 0 && work_[i].num_updated == numel) {
+      ++num_whole;
+    } else if (work_[i].num_updated > 0) {
+      partly += (partly.empty() ? "; in part: " : ", ") + params_[i].name;
+    }
+  }
+  return std::to_string(num_whole) + " of " + std::to_string(num_all) +
+         " parameters had been updated" + partly;
+}
+
+}  // namespace swapline::detail
