@@ -12,6 +12,7 @@ struct Faults {
   int64_t fail_device_allocation = -1;  // this allocation on a device fails; -1: none
   int64_t fail_pinned_allocation = -1;  // this pinned allocation fails
   int64_t fail_copy = -1;               // this copy between host and device fails
+  int64_t fail_launch = -1;             // this operator fails, before it touches anything
   double copy_slowdown = 1;             // every copy's bytes take this many times longer
   double copy_jitter = 0;               // and up to this share more, drawn from `seed`
   uint64_t seed = 0;
@@ -19,6 +20,12 @@ struct Faults {
 
 // A copy that was told to fail.
 class SWAPLINE_SIM_API CopyError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// An operator that was told to fail.
+class SWAPLINE_SIM_API LaunchError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };

@@ -44,10 +44,15 @@ size_t PinnedMemory::bytes_of(const void* data) const {
   return found->second;
 }
 
-bool PinnedMemory::contains(const void* data) const {
+uintptr_t PinnedMemory::block_of(const void* data, size_t bytes) const {
   const auto address = reinterpret_cast<uintptr_t>(data);
   const auto after = blocks_.upper_bound(address);
-  return after != blocks_.begin() && address - std::prev(after)->first < std::prev(after)->second;
+  if (after == blocks_.begin()) {
+    return 0;
+  }
+  const auto [begin, block_bytes] = *std::prev(after);
+  const size_t offset = address - begin;
+  return offset < block_bytes && bytes <= block_bytes - offset ? begin : 0;
 }
 
 }  // namespace swapline::sim

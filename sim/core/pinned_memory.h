@@ -21,7 +21,9 @@ class PinnedMemory {
   // Both throw std::invalid_argument when `data` was not allocated here.
   void free(void* data);
   size_t bytes_of(const void* data) const;
-  bool contains(const void* data) const;
+  // Where the block begins that holds all `bytes` from `data` on; 0: none does.
+  uintptr_t block_of(const void* data, size_t bytes = 1) const;
+  bool contains(const void* data, size_t bytes = 1) const { return block_of(data, bytes) != 0; }
 
   const PinnedMemoryStats& stats() const { return stats_; }
   void reset_peak() { stats_.peak_allocated_bytes = stats_.allocated_bytes; }

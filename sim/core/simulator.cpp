@@ -79,19 +79,24 @@ void Simulator::Impl::note(Actor actor,
   conflicts.clear();
   log.note({actor, tick, &clock, op}, access, conflicts);
   for (const AccessLog::Conflict& conflict : conflicts) {
-    ++num_races;
-    if (races.size() < kRacesKept) {
-      const auto [first_device, first_stream] = actors[conflict.first_actor];
-      const auto [device, stream] = actors[actor];
-      Race race;
-      race.first = {conflict.first_op, first_device, first_stream, conflict.first_is_write};
-      race.second = {std::string(op), device, stream, access.is_write};
-      race.begin = conflict.begin;
-      race.end = conflict.end;
-      race.is_host_memory = find_memory(conflict.begin) == nullptr;
-      races.push_back(std::move(race));
-    }
+    report({describe(conflict.first_actor, conflict.first_op, conflict.first_is_write),
+            describe(actor, op, access.is_write),
+            conflict.begin,
+            conflict.end,
+            find_memory(conflict.begin) == nullptr});
   }
+}
+
+void Simulator::Impl::report(Race race) {
+  ++num_races;
+  if (races.size() < kRacesKept) {
+    races.push_back(std::move(race));
+  }
+}
+
+RaceAccess Simulator::Impl::describe(Actor actor, std::string_view op, bool is_write) const {
+  const auto [device, stream] = actors[actor];
+  return {std::string(op), device, stream, is_write};
 }
 
 void Simulator::Impl::host_learns(const VectorClock& clock) {
@@ -225,9 +230,14 @@ void Simulator::begin_op(int device,
                          std::string_view name,
                          std::span<const Access> accesses) {
   const std::lock_guard lock(impl_->mutex);
+  if (impl_->is_faulty(impl_->options.faults.fail_launch)) {
+    throw LaunchError("launch of " + std::string(name) + " on device " + std::to_string(device) +
+                      " failed (injected fault)");
+  }
   Stream& runs = impl_->stream(device, stream);
   impl_->start(runs);
   impl_->check(runs, name, accesses);
+  impl_->note_mapped(runs, name, accesses);
 }
 
 void Simulator::end_op(int device,
@@ -241,15 +251,22 @@ void Simulator::end_op(int device,
   impl_->check(runs, name, outputs);
 
   const DeviceSpec& spec = impl_->options.spec;
-  const double seconds = std::max({cost.flops / spec.flops(cost.precision),
-                                   cost.bytes / spec.memory_bytes_per_s,
-                                   cost.link_bytes / spec.h2d_bytes_per_s});
+  const double seconds =
+      std::max(cost.flops / spec.flops(cost.precision), cost.bytes / spec.memory_bytes_per_s);
   impl_->host_spends(device, "launch", spec.host_op_time);
   const Nanos begin = std::max(runs.time, owner.host);
-  runs.time = begin + spec.launch_latency + std::llround(seconds * 1e9);
+  const Nanos body = begin + spec.launch_latency;
+  runs.time = std::max(body + static_cast<Nanos>(std::llround(seconds * 1e9)),
+                       impl_->move_mapped(owner, body, cost));
   ++owner.counters.num_ops;
   if (impl_->options.trace) {
-    impl_->trace.span(device, Lane::kCompute, stream, name, begin, runs.time);
+    impl_->trace.span(device,
+                      Lane::kCompute,
+                      stream,
+                      name,
+                      begin,
+                      runs.time,
+                      {std::llround(cost.mapped_bytes_in), std::llround(cost.mapped_bytes_out)});
   }
 }
 

@@ -38,8 +38,10 @@ struct SimulatorOptions {
 
 struct Cost {
   double flops = 0;
-  double bytes = 0;       // of device memory, read and written
-  double link_bytes = 0;  // of host memory addressed by the kernel itself
+  double bytes = 0;  // of device memory, read and written
+  // Of pinned host memory that the kernel itself reads and writes, over the link.
+  double mapped_bytes_in = 0;
+  double mapped_bytes_out = 0;
   Precision precision = Precision::kFloat32;
 };
 
@@ -57,6 +59,8 @@ struct Counters {
   int64_t num_copies_out = 0;  // device to host
   int64_t bytes_in = 0;
   int64_t bytes_out = 0;
+  int64_t mapped_bytes_in = 0;  // read by operators from pinned memory
+  int64_t mapped_bytes_out = 0;
   int64_t num_streams = 0;
 };
 
@@ -92,7 +96,8 @@ class SWAPLINE_SIM_API Simulator {
   static Nanos time_of(const EventState& event);
 
   // Work. begin_op: makes late copies that are ordered before the operator happen and checks its
-  // accesses. end_op: advances the clocks; `outputs` are accesses known only afterwards.
+  // accesses. end_op: advances the clocks; `outputs` are accesses known only afterwards. Accesses
+  // may lie in pinned memory: their bytes, in `cost`, occupy the link as copies do.
   void begin_op(int device,
                 StreamId stream,
                 std::string_view name,
@@ -133,10 +138,10 @@ class SWAPLINE_SIM_API Simulator {
   bool is_dry_run() const { return options().dry_run; }
 
   // Pinned host memory; `device`'s host pays the time. Throws std::bad_alloc by fault or when the
-  // system refuses.
+  // system refuses. A block freed while an operator may still address it is a race.
   void* allocate_pinned(size_t bytes, int device = 0);
   void free_pinned(void* data);
-  bool is_pinned(const void* data) const;
+  bool is_pinned(const void* data, size_t bytes = 1) const;  // all in one block
   PinnedMemoryStats pinned_stats() const;
   void reset_peak_pinned();
 

@@ -14,6 +14,9 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <span>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -36,6 +39,14 @@ struct Stream {
 struct HeldBlock {
   uintptr_t begin = 0;
   std::vector<std::shared_ptr<EventState>> uses;
+};
+
+// The last operator of a stream that addressed a block of pinned memory.
+struct MappedUse {
+  Actor actor = 0;
+  uint64_t tick = 0;
+  std::string op;
+  Access access;
 };
 
 struct Device {
@@ -69,6 +80,8 @@ struct Simulator::Impl {
             const VectorClock& clock,
             std::string_view op,
             const Access& access);
+  void report(Race race);
+  RaceAccess describe(Actor actor, std::string_view op, bool is_write) const;
   void host_learns(const VectorClock& clock);
   void host_waits(int device, Nanos until, const VectorClock& clock);
   // The host of `device` is busy; a span in its lane of the trace.
@@ -79,6 +92,13 @@ struct Simulator::Impl {
 
   void run_copy(int device, StreamId stream, const CopyRequest& request);
   Nanos transfer_time(size_t bytes, double bytes_per_s, Nanos latency);
+
+  // Pinned memory that operators address themselves. note_mapped: which blocks an operator uses.
+  // move_mapped: books its bytes on the link from `ready` on and returns when they have moved.
+  // check_mapped: the host is about to free a block.
+  void note_mapped(const Stream& stream, std::string_view op, std::span<const Access> accesses);
+  Nanos move_mapped(Device& owner, Nanos ready, const Cost& cost);
+  void check_mapped(uintptr_t block);
 
   void free_now(int device, uintptr_t begin);
   void release_held(int device);
@@ -93,6 +113,7 @@ struct Simulator::Impl {
   AccessLog log;
   LateCopies late;
   PinnedMemory pinned;
+  std::map<uintptr_t, std::vector<MappedUse>> mapped_uses;  // by block
   Trace trace;
   std::map<uintptr_t, std::set<std::pair<int, StreamId>>> recorded_streams;  // by block
 

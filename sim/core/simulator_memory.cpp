@@ -211,14 +211,15 @@ void Simulator::free_pinned(void* data) {
   const std::lock_guard lock(impl_->mutex);
   const auto begin = address_of(data);
   const size_t bytes = impl_->pinned.bytes_of(data);
+  impl_->check_mapped(begin);
   impl_->late.demand_touching(begin, begin + bytes);
   impl_->log.forget(begin, begin + bytes);
   impl_->pinned.free(data);
 }
 
-bool Simulator::is_pinned(const void* data) const {
+bool Simulator::is_pinned(const void* data, size_t bytes) const {
   const std::lock_guard lock(impl_->mutex);
-  return impl_->pinned.contains(data);
+  return impl_->pinned.contains(data, bytes);
 }
 
 PinnedMemoryStats Simulator::pinned_stats() const {

@@ -60,6 +60,15 @@ std::string row_name(Lane lane, StreamId stream) {
   return "";
 }
 
+// Marks an operator that addressed pinned memory; nothing for any other.
+std::string mapped_bytes(const MappedBytes& mapped) {
+  if (mapped.in == 0 && mapped.out == 0) {
+    return "";
+  }
+  return ",\"args\":{\"mapped_bytes_in\":" + std::to_string(mapped.in) +
+         ",\"mapped_bytes_out\":" + std::to_string(mapped.out) + "}";
+}
+
 std::string metadata(const char* what, int device, int row, std::string_view name) {
   return "{\"ph\":\"M\",\"pid\":" + std::to_string(device) + ",\"tid\":" + std::to_string(row) +
          ",\"name\":\"" + what + "\",\"args\":{\"name\":" + quoted(name) + "}}";
@@ -67,9 +76,14 @@ std::string metadata(const char* what, int device, int row, std::string_view nam
 
 }  // namespace
 
-void Trace::span(
-    int device, Lane lane, StreamId stream, std::string_view name, Nanos begin, Nanos end) {
-  spans_.push_back({device, lane, stream, std::string(name), begin, end});
+void Trace::span(int device,
+                 Lane lane,
+                 StreamId stream,
+                 std::string_view name,
+                 Nanos begin,
+                 Nanos end,
+                 MappedBytes mapped) {
+  spans_.push_back({device, lane, stream, std::string(name), begin, end, mapped});
 }
 
 void Trace::memory(int device, Nanos at, const BytesByKind& bytes) {
@@ -95,7 +109,8 @@ std::string Trace::json() const {
     }
     out += "{\"ph\":\"X\",\"pid\":" + std::to_string(span.device) +
            ",\"tid\":" + std::to_string(tid) + ",\"name\":" + quoted(span.name) +
-           ",\"ts\":" + micros(span.begin) + ",\"dur\":" + micros(span.end - span.begin) + "},\n";
+           ",\"ts\":" + micros(span.begin) + ",\"dur\":" + micros(span.end - span.begin) +
+           mapped_bytes(span.mapped) + "},\n";
   }
   for (const StreamName& named : names_) {
     const int tid = row(Lane::kCompute, named.stream);

@@ -5,15 +5,28 @@
 #include "sim/core/memory_stats.h"
 #include "sim/core/simulator.h"
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace swapline::sim {
 
+// Bytes of pinned memory that an operator itself moved over the link.
+struct MappedBytes {
+  int64_t in = 0;
+  int64_t out = 0;
+};
+
 class Trace {
  public:
-  void span(int device, Lane lane, StreamId stream, std::string_view name, Nanos begin, Nanos end);
+  void span(int device,
+            Lane lane,
+            StreamId stream,
+            std::string_view name,
+            Nanos begin,
+            Nanos end,
+            MappedBytes mapped = {});
   void memory(int device, Nanos at, const BytesByKind& bytes);
   void name_stream(int device, StreamId stream, std::string name);
   void clear();
@@ -28,6 +41,7 @@ class Trace {
     std::string name;
     Nanos begin;
     Nanos end;
+    MappedBytes mapped;
   };
   struct Memory {
     int device;

@@ -39,6 +39,25 @@ int64_t last_element(const at::Tensor& tensor) {
   return last;
 }
 
+// Only memory that was not allocated for a device tensor can be anything else.
+void check_is_reachable(const at::Tensor& tensor, size_t bytes, bool is_write, const char* op) {
+  if (is_device_memory(tensor.storage().data_ptr())) {
+    return;
+  }
+  const void* data = tensor.const_data_ptr();
+  TORCH_CHECK(simulator().is_pinned(data, bytes) || simulator().device_of(data) != kHost,
+              op,
+              is_write ? " writes" : " reads",
+              " a tensor of shape ",
+              tensor.sizes(),
+              " on ",
+              tensor.device(),
+              " whose memory at ",
+              data,
+              " is neither a device's nor pinned: a device addresses host memory only while it is "
+              "allocated by the device's pinned allocator");
+}
+
 }  // namespace
 
 c10::Storage alias_storage(const c10::Storage& storage) {
@@ -93,6 +112,11 @@ at::Tensor to_new_device_tensor(const at::Tensor& like, int index) {
   return device_view(like, storage);
 }
 
+bool is_mapped(const at::Tensor& tensor) {
+  return !is_device_memory(tensor.storage().data_ptr()) && tensor.numel() > 0 &&
+         simulator().is_pinned(tensor.const_data_ptr());
+}
+
 Access access_of(const at::Tensor& tensor, bool is_write, const char* op) {
   if (tensor.numel() == 0) {
     return {};
@@ -112,6 +136,7 @@ Access access_of(const at::Tensor& tensor, bool is_write, const char* op) {
               (last + 1) * itemsize,
               " bytes: it was swapped out and not brought back before its use");
   const auto base = reinterpret_cast<uintptr_t>(tensor.storage().data());
+  check_is_reachable(tensor, (last - first + 1) * itemsize, is_write, op);
   return {base + first * itemsize, base + (last + 1) * itemsize, is_write};
 }
 

@@ -28,7 +28,11 @@ at::Tensor device_view(const at::Tensor& like, const c10::Storage& storage);
 at::Tensor to_new_device_tensor(const at::Tensor& like, int device);
 
 // The bytes between a tensor's first and last element. Throws c10::Error, naming `op`, when the
-// storage does not hold them: the tensor was swapped out and not brought back.
+// storage does not hold them: the tensor was swapped out and not brought back; and when they lie
+// neither on a device nor in pinned memory.
 Access access_of(const at::Tensor& tensor, bool is_write, const char* op);
+
+// The bytes lie in pinned host memory, which a kernel reaches over the link.
+bool is_mapped(const at::Tensor& tensor);
 
 }  // namespace swapline::sim

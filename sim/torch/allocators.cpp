@@ -127,6 +127,10 @@ c10::DataPtr allocate_on(int index, size_t bytes) {
   }
 }
 
+bool is_device_memory(const c10::DataPtr& data) {
+  return data.get_deleter() == &free_device;
+}
+
 void resize_storage(c10::StorageImpl& storage, size_t bytes) {
   const size_t old_bytes = storage.nbytes();
   if (bytes == old_bytes) {

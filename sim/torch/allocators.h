@@ -16,6 +16,9 @@ at::HostAllocator* pinned_allocator();
 // Throws c10::OutOfMemoryError.
 c10::DataPtr allocate_on(int device, size_t bytes);
 
+// Whether allocate_on() made it: the common case, told without a look into the machine.
+bool is_device_memory(const c10::DataPtr& data);
+
 // Changes the size of a device storage in place, keeping what fits.
 void resize_storage(c10::StorageImpl& storage, size_t bytes);
 

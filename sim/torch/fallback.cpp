@@ -146,7 +146,7 @@ class BoxedCall {
     }
     if (!traits_.is_view) {
       if (traits_.bytes == ByteRule::kGather) {
-        launch_.set_bytes(2 * result_bytes_);
+        launch_.set_gathered(result_bytes_);
       }
       launch_.end(flops);
     }

@@ -37,8 +37,12 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   }
 
   at::Device getDeviceFromPtr(void* data) const override {
+    if (simulator().is_pinned(data)) {
+      return device(current_device());  // every device addresses it
+    }
     const int index = simulator().device_of(data);
-    TORCH_CHECK(index != kHost, "the address is not on a simulated device");
+    TORCH_CHECK(index != kHost,
+                "the address is neither on a simulated device nor in its pinned memory");
     return device(index);
   }
   bool isPinnedPtr(const void* data) const override { return simulator().is_pinned(data); }

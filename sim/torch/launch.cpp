@@ -37,12 +37,28 @@ at::Tensor Launch::stand_in(const at::Tensor& tensor, bool reads, bool writes) {
   set_precision(tensor.scalar_type());
   if (reads || writes) {
     accesses_.push_back(access_of(tensor, writes, name_));
-    cost_.bytes += bytes_of(tensor) * (reads && writes ? 2 : 1);
+    add_cost(tensor, reads, writes);
   }
   at::Tensor alias =
       is_dry_ ? meta_alias(tensor) : alias_tensor(tensor, alias_of(tensor.storage()));
   arguments_.push_back({tensor, alias, writes});
   return alias;
+}
+
+void Launch::add_cost(const at::Tensor& tensor, bool reads, bool writes) {
+  const double bytes = bytes_of(tensor);
+  if (is_mapped(tensor)) {
+    cost_.mapped_bytes_in += reads ? bytes : 0;
+    cost_.mapped_bytes_out += writes ? bytes : 0;
+  } else {
+    cost_.bytes += reads && writes ? 2 * bytes : bytes;
+  }
+}
+
+void Launch::set_gathered(double result_bytes) {
+  const bool is_from_host = cost_.mapped_bytes_in > 0;
+  cost_.mapped_bytes_in = is_from_host ? result_bytes : 0;
+  cost_.bytes = is_from_host ? result_bytes : 2 * result_bytes;
 }
 
 const c10::Storage& Launch::alias_of(const c10::Storage& storage) {

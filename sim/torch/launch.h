@@ -41,9 +41,8 @@ class Launch {
   void finish_written();
   void end(double flops = 0);
 
-  void add_bytes(double bytes) { cost_.bytes += bytes; }
-  double bytes() const { return cost_.bytes; }
-  void set_bytes(double bytes) { cost_.bytes = bytes; }
+  // Only the rows that make up `result_bytes` were read of what was given, not all of it.
+  void set_gathered(double result_bytes);
   void set_precision(c10::ScalarType dtype);
 
  private:
@@ -58,6 +57,7 @@ class Launch {
   };
 
   at::Tensor stand_in(const at::Tensor& tensor, bool reads, bool writes);
+  void add_cost(const at::Tensor& tensor, bool reads, bool writes);
   const c10::Storage& alias_of(const c10::Storage& storage);
   void carry_back(const Argument& argument);
 

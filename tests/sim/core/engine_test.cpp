@@ -41,6 +41,22 @@ TEST(Engine, CopyReadyInsideABookingStartsAtItsEnd) {
   EXPECT_EQ(engine.book(101, 5, 0), 101);
 }
 
+TEST(Engine, PiecesFillEveryGapThereIs) {
+  Engine engine;
+  EXPECT_EQ(engine.book_pieces(5, 0, 0), 5) << "nothing to move";
+  engine.book(10, 10, 0);
+  engine.book(30, 10, 0);
+  EXPECT_EQ(engine.book_pieces(5, 25, 0), 50) << "5 to 10, 20 to 30, 40 to 50";
+  EXPECT_EQ(engine.book_pieces(0, 5, 0), 5);
+  EXPECT_EQ(engine.book(0, 1, 0), 50) << "from 0 to 50 everything is taken";
+}
+
+TEST(Engine, PiecesReadyInsideABookingStartAtItsEnd) {
+  Engine engine;
+  engine.book(0, 100, 0);
+  EXPECT_EQ(engine.book_pieces(50, 10, 0), 110);
+}
+
 TEST(Engine, BookingsBeforeTheHorizonAreForgottenAndLaterOnesKept) {
   Engine engine;
   engine.book(0, 10, 0);

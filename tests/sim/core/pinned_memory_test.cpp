@@ -38,6 +38,18 @@ TEST(PinnedMemory, AddressesInsideABlockArePinned) {
   EXPECT_FALSE(pinned.contains(data));
 }
 
+TEST(PinnedMemory, RangeIsPinnedWhenOneBlockHoldsAllOfIt) {
+  PinnedMemory pinned(true);
+  auto* data = static_cast<char*>(pinned.allocate(4096));
+  const auto begin = reinterpret_cast<uintptr_t>(data);
+  EXPECT_EQ(pinned.block_of(data, 4096), begin);
+  EXPECT_EQ(pinned.block_of(data + 96, 4000), begin);
+  EXPECT_EQ(pinned.block_of(data + 96, 4001), 0U);
+  EXPECT_EQ(pinned.block_of(data + 4096), 0U);
+  pinned.free(data);
+  EXPECT_EQ(pinned.block_of(data), 0U);
+}
+
 TEST(PinnedMemory, FreeOfWhatIsNotABlockIsRefused) {
   PinnedMemory pinned(true);
   auto* data = static_cast<char*>(pinned.allocate(4096));

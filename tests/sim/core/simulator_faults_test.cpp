@@ -87,6 +87,27 @@ TEST_F(FaultsTest, KthCopyFailsAndMovesNothing) {
   EXPECT_TRUE(is_filled(data, kBytes, 2));
 }
 
+TEST_F(FaultsTest, KthLaunchFailsAndTouchesNothing) {
+  faults_.fail_launch = 1;
+  sim_.set_faults(faults_);
+  const auto launch = [&] {
+    sim_.begin_op(0, 0, "add_", {});
+    sim_.end_op(0, 0, "add_", {}, {});
+  };
+  launch();
+  const Nanos before = sim_.stream_time(0, 0);
+  try {
+    launch();
+    FAIL() << "no error";
+  } catch (const LaunchError& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("add_ on device 0"), std::string::npos) << text;
+  }
+  EXPECT_EQ(sim_.counters(0).num_ops, 1);
+  EXPECT_EQ(sim_.stream_time(0, 0), before);
+  launch();
+}
+
 TEST_F(FaultsTest, CopiesInsideTheDeviceDoNotCount) {
   auto* data = static_cast<char*>(sim_.allocate(0, 0, kBytes));
   faults_.fail_copy = 0;

@@ -52,14 +52,9 @@ TEST_F(TimeTest, BytesBindWhenTheyTakeLongerThanTheArithmetic) {
   EXPECT_EQ(stream_time(), kHostOp + kLaunch + 1'000'000);  // 100 GB/s
 }
 
-TEST_F(TimeTest, HostBytesThatAKernelAddressesBindByTheLink) {
-  run(sim_, 0, "mapped", {}, {/*flops=*/0, /*bytes=*/0, /*link_bytes=*/1e7});
-  EXPECT_EQ(stream_time(), kHostOp + kLaunch + 1'000'000);  // 10 GB/s
-}
-
 TEST_F(TimeTest, HalfPrecisionIsFasterAndDoubleSlower) {
-  run(sim_, 0, "half", {}, {1e9, 0, 0, Precision::kFloat16}, 0);
-  run(sim_, 0, "double", {}, {1e9, 0, 0, Precision::kFloat64}, 1);
+  run(sim_, 0, "half", {}, {.flops = 1e9, .precision = Precision::kFloat16}, 0);
+  run(sim_, 0, "double", {}, {.flops = 1e9, .precision = Precision::kFloat64}, 1);
   EXPECT_EQ(stream_time(0, 0), kHostOp + kLaunch + 500'000);
   EXPECT_EQ(stream_time(0, 1), kHostOp + kLaunch + 2'000'000);
 }
