@@ -21,7 +21,9 @@ int main() {
   // [readme
   auto context = std::make_shared<swapline::SwapContext>(device);
   swapline::LayerInputs inputs(context, {.num_layers = 4});
-  swapline::Adam optimizer(context, {{.params = weights}}, {.swap_optimizer_times = 16});
+  swapline::AdamOptions options;
+  options.swap_optimizer_times = 16;
+  swapline::Adam optimizer(context, {{.params = weights}}, options);
   for (int step = 1; step <= 10; ++step) {
     at::Tensor h = x;
     for (const at::Tensor& w : weights) {

@@ -6,12 +6,14 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <numeric>
 #include <utility>
 
 namespace swapline {
 namespace {
 
 constexpr size_t kSlotAlignment = 512;  // what device allocators round to
+constexpr double kSlack = 0.002;        // of the step's time, spent on a smaller arena
 
 size_t round_up(size_t value, size_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -37,6 +39,16 @@ size_t row_part(const StateShape& shape, size_t unit_bytes) {
   return round_up(static_cast<size_t>(shape.numel) * shape.item_bytes, unit_bytes);
 }
 
+// The part of a row between two places at which the tensor may be cut.
+size_t part_bytes(const StateShape& shape, size_t unit_bytes) {
+  const size_t all = row_part(shape, unit_bytes);
+  if (shape.numel <= shape.split_elements) {
+    return all;
+  }
+  const size_t bytes = static_cast<size_t>(shape.split_elements) * shape.item_bytes;
+  return std::min(all, std::lcm(bytes, unit_bytes));
+}
+
 // Takes from `shapes` (largest first) what fits into `capacity`, by first fit.
 Block fill_block(std::vector<StateShape>& shapes, size_t unit_bytes, size_t capacity) {
   Block block;
@@ -50,10 +62,28 @@ Block fill_block(std::vector<StateShape>& shapes, size_t unit_bytes, size_t capa
       continue;
     }
     block.placements.push_back({shape, block.row_bytes});
+    block.part_bytes = std::max(block.part_bytes, part_bytes(shape, unit_bytes));
     block.row_bytes += bytes;
   }
   shapes = std::move(rest);
   return block;
+}
+
+// Parameters back to back in the order in which they were given.
+void restore_order(Block& block) {
+  std::stable_sort(block.placements.begin(),
+                   block.placements.end(),
+                   [](const auto& a, const auto& b) { return a.shape.param < b.shape.param; });
+  size_t offset = 0;
+  for (Placement& placement : block.placements) {
+    placement.offset_bytes = offset;
+    offset += row_part(placement.shape, block.unit_bytes);
+  }
+}
+
+// It may be cut at every unit.
+bool is_fine(const Block& block) {
+  return block.part_bytes == block.unit_bytes;
 }
 
 // Blocks for parameters that all have the same rows.
@@ -72,6 +102,9 @@ void plan_alike(std::vector<StateShape> shapes, size_t slab_bytes, std::vector<B
     const size_t capacity =
         remaining <= least ? remaining : std::max(least, std::bit_floor(remaining));
     blocks.push_back(fill_block(shapes, unit_bytes, capacity));
+    if (!is_fine(blocks.back())) {
+      restore_order(blocks.back());
+    }
   }
 }
 
@@ -100,6 +133,68 @@ std::vector<Piece> pieces_in(const Block& block,
   return pieces;
 }
 
+// Where the chunks of a fine block end.
+std::vector<size_t> even_ends(const Block& block, size_t most_bytes) {
+  const size_t num_units = block.row_bytes / block.unit_bytes;
+  const size_t num_chunks = divide_up(block.row_bytes, most_bytes);
+  std::vector<size_t> ends;
+  for (size_t i = 1; i <= num_chunks; ++i) {
+    ends.push_back(num_units * i / num_chunks * block.unit_bytes);
+  }
+  return ends;
+}
+
+// Where chunks end that hold as many whole parts as fit.
+std::vector<size_t> full_ends(const Block& block, size_t most_bytes) {
+  std::vector<size_t> ends;
+  size_t begin = 0;
+  size_t last_cut = 0;
+  const auto add_part = [&](size_t end) {
+    if (end - begin > most_bytes) {
+      ends.push_back(last_cut);
+      begin = last_cut;
+    }
+    last_cut = end;
+  };
+  for (const auto& [shape, offset] : block.placements) {
+    const size_t bytes = row_part(shape, block.unit_bytes);
+    const size_t part = part_bytes(shape, block.unit_bytes);
+    for (size_t end = part; end < bytes; end += part) {
+      add_part(offset + end);
+    }
+    add_part(offset + bytes);
+  }
+  ends.push_back(last_cut);
+  return ends;
+}
+
+// Both in their order, each spread evenly over the whole; `first` leads.
+std::vector<Chunk> mixed(std::vector<Chunk> first, std::vector<Chunk> second) {
+  std::vector<Chunk> all;
+  size_t i = 0;
+  size_t k = 0;
+  while (i < first.size() || k < second.size()) {
+    const bool is_first_due = (2 * i + 1) * second.size() <= (2 * k + 1) * first.size();
+    const bool takes_first = i < first.size() && (k == second.size() || is_first_due);
+    all.push_back(std::move(takes_first ? first[i++] : second[k++]));
+  }
+  return all;
+}
+
+// The time beside total / BW, where c* is the fastest chunk and x = c / c*, is
+// overhead(x) = 2 · √(total · latency / BW) · (x + 1 / x). The least x within kSlack of the
+// fastest.
+size_t best_slot_bytes(size_t total_state_bytes, const ArenaOptions& options) {
+  const auto total = static_cast<double>(total_state_bytes);
+  const double fastest = std::sqrt(total * options.copy_latency_s * options.link_bytes_per_s);
+  if (fastest == 0) {
+    return 0;
+  }
+  const double overhead = 4 * std::sqrt(total * options.copy_latency_s / options.link_bytes_per_s);
+  const double allowed = 1 + kSlack * (total / options.link_bytes_per_s + overhead) / overhead;
+  return static_cast<size_t>(fastest * (allowed - std::sqrt(allowed * allowed - 1)));
+}
+
 }  // namespace
 
 std::vector<Block> plan_blocks(std::span<const StateShape> shapes, size_t slab_bytes) {
@@ -122,18 +217,18 @@ ArenaPlan plan_arena(std::span<const Block> blocks,
   size_t largest = kSlotAlignment;
   for (const auto& block : blocks) {
     const size_t width = block.rows.width();
-    least = std::max(least, round_up(width * block.unit_bytes, kSlotAlignment));
+    least = std::max(least, round_up(width * block.part_bytes, kSlotAlignment));
     largest = std::max(largest, round_up(width * block.row_bytes, kSlotAlignment));
   }
   size_t bound = total_state_bytes / static_cast<size_t>(options.times);
   if (options.arena_bytes > 0) {
     bound = std::min(bound, options.arena_bytes);
   }
+  bound -= std::min(bound, options.scratch_bytes);
   const double slots = options.num_slots + options.scratch_per_slot;
   const size_t bound_slot =
       static_cast<size_t>(static_cast<double>(bound) / slots) / kSlotAlignment * kSlotAlignment;
-  const auto best = static_cast<size_t>(std::sqrt(
-      static_cast<double>(total_state_bytes) * options.copy_latency_s * options.link_bytes_per_s));
+  const size_t best = best_slot_bytes(total_state_bytes, options);
   ArenaPlan plan;
   plan.is_bound_raised = bound_slot < least;
   plan.slot_bytes = std::min(bound_slot, std::min(largest, round_up(best, kSlotAlignment)));
@@ -142,25 +237,26 @@ ArenaPlan plan_arena(std::span<const Block> blocks,
 }
 
 std::vector<Chunk> cut_chunks(std::span<const Block> blocks, size_t slot_bytes) {
-  std::vector<Chunk> chunks;
+  std::vector<Chunk> fine;
+  std::vector<Chunk> whole;
   for (size_t b = 0; b < blocks.size(); ++b) {
     const Block& block = blocks[b];
-    const size_t num_units = block.row_bytes / block.unit_bytes;
-    const size_t most_units = slot_bytes / block.rows.width() / block.unit_bytes;
-    const size_t num_chunks = divide_up(num_units, most_units);
+    const size_t most_bytes = slot_bytes / block.rows.width() / block.unit_bytes * block.unit_bytes;
     size_t first_placement = 0;
-    for (size_t i = 0; i < num_chunks; ++i) {
+    size_t begin = 0;
+    const auto ends = is_fine(block) ? even_ends(block, most_bytes) : full_ends(block, most_bytes);
+    for (const size_t end : ends) {
       Chunk chunk;
       chunk.block = b;
       chunk.rows = block.rows;
-      chunk.begin_bytes = num_units * i / num_chunks * block.unit_bytes;
-      const size_t end = num_units * (i + 1) / num_chunks * block.unit_bytes;
-      chunk.bytes = end - chunk.begin_bytes;
-      chunk.pieces = pieces_in(block, chunk.begin_bytes, end, first_placement);
-      chunks.push_back(std::move(chunk));
+      chunk.begin_bytes = begin;
+      chunk.bytes = end - begin;
+      chunk.pieces = pieces_in(block, begin, end, first_placement);
+      (is_fine(block) ? fine : whole).push_back(std::move(chunk));
+      begin = end;
     }
   }
-  return chunks;
+  return mixed(std::move(whole), std::move(fine));
 }
 
 }  // namespace swapline

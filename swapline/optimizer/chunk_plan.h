@@ -28,6 +28,9 @@ struct StateShape {
   size_t item_bytes = 4;    // of one element of each moment
   int num_states = 2;       // moments: 2, or 3 with amsgrad
   size_t master_bytes = 0;  // of one element of the master: 0 or a multiple of item_bytes
+  // Elements between two places at which it may be cut: a multiple of kSplitElements; numel or
+  // more: it is never cut.
+  int64_t split_elements = kSplitElements;
 
   size_t bytes_per_element() const {
     return item_bytes * static_cast<size_t>(num_states) + master_bytes;
@@ -54,7 +57,8 @@ struct Rows {
 
 struct Block {
   Rows rows;
-  size_t unit_bytes = 0;  // kSplitElements of the widest moment in it: rows may be cut at multiples
+  size_t unit_bytes = 0;  // kSplitElements of the widest moment in it: cuts are at multiples
+  size_t part_bytes = 0;  // longest stretch of a row that stays whole; a multiple of unit_bytes
   size_t row_bytes = 0;   // of a moment's row; a multiple of unit_bytes
   std::vector<Placement> placements;  // by rising offset
 };
@@ -62,7 +66,7 @@ struct Block {
 // A part of a parameter inside a chunk.
 struct Piece {
   int64_t param = 0;
-  int64_t first_element = 0;  // a multiple of kSplitElements
+  int64_t first_element = 0;  // a multiple of the shape's split_elements
   int64_t num_elements = 0;
   size_t offset_bytes = 0;  // from the start of the chunk's part of a moment's row
 };
@@ -81,14 +85,18 @@ struct Chunk {
 
 // Packs the parameters into blocks whose rows fill a power of two from below (the sizes that pinned
 // memory comes in), falling to `slab_bytes`; what is left makes a last, smaller block. Parameters
-// with different rows never share a block.
+// with different rows never share a block. Where parts larger than kSplitElements stay whole, the
+// parameters keep their order: from layer to layer a model alternates between matrices whose update
+// takes long and such that are bound by their copies.
 SWAPLINE_API std::vector<Block> plan_blocks(std::span<const StateShape> shapes, size_t slab_bytes);
 
 struct ArenaOptions {
   int64_t times = 16;      // the arena is at most total / times
   size_t arena_bytes = 0;  // a further bound; 0: none
   int num_slots = 3;
-  double scratch_per_slot = 0;  // memory beside the slots, within the bounds too, in slots
+  // Memory beside the slots, within the bounds too: in slots, and what no slot's size changes.
+  double scratch_per_slot = 0;
+  size_t scratch_bytes = 0;
   double link_bytes_per_s = 25e9;
   double copy_latency_s = 10e-6;
 };
@@ -99,14 +107,18 @@ struct ArenaPlan {
 };
 
 // Sizes one slot. A pipeline of n chunks of c bytes takes total / BW + n · latency plus the first
-// load and the last store, c / BW each: least at c = √(total · latency · BW). The bounds come
-// first.
+// load and the last store, c / BW each: least at c = √(total · latency · BW). Two rows a chunk are
+// counted on. Near it the time hardly changes, so a chunk is smaller as far as that costs no more
+// than 0.2 %. The bounds come first.
 SWAPLINE_API ArenaPlan plan_arena(std::span<const Block> blocks,
                                   size_t total_state_bytes,
                                   const ArenaOptions& options);
 
-// Cuts every block into chunks of equal bytes that fit a slot. Each element of each parameter is in
-// exactly one chunk. Requires: slot_bytes from plan_arena on these blocks.
+// Cuts every block into chunks that fit a slot: of equal bytes, or full ones where what must stay
+// whole is larger than kSplitElements. Each element of each parameter is in exactly one chunk.
+// Whole parts take long to update, the others are bound by their copies: the chunks of these two
+// kinds of blocks are mixed evenly, so that the one's updates hide the other's copies.
+// Requires: slot_bytes from plan_arena on these blocks.
 SWAPLINE_API std::vector<Chunk> cut_chunks(std::span<const Block> blocks, size_t slot_bytes);
 
 }  // namespace swapline

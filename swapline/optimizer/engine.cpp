@@ -1,6 +1,8 @@
 // Parameters and states: how they come, where they lie, and what is left of a step that failed.
 #include "swapline/optimizer/engine.h"
 
+#include "swapline/optimizer/mapped_memory.h"
+
 #include <algorithm>
 #include <exception>
 #include <utility>
@@ -26,7 +28,7 @@ OptimizerEngine::OptimizerEngine(std::shared_ptr<SwapContext> context,
       rule_(std::move(rule)),
       params_(device),
       steps_(device) {
-  if (options_.placement == StatePlacement::kSwap) {
+  if (options_.placement == StatePlacement::kSwap || shall_map()) {
     host_.emplace(context_);
     pipeline_.emplace(context_, *host_, options_.num_slots);
   }
@@ -43,6 +45,12 @@ void OptimizerEngine::add_params(size_t group, std::span<const at::Tensor> tenso
     params_.truncate(num_before);
     rule_->truncate(num_before);
     throw;
+  }
+  for (size_t i = num_before; i < params_.size(); ++i) {
+    auto& dtypes = row_dtypes_.emplace_back();
+    for (const StateRow& row : rule_->rows(i)) {
+      dtypes.push_back(row.dtype);
+    }
   }
   steps_.add(params_.size() - num_before);
 }
@@ -69,6 +77,7 @@ void OptimizerEngine::truncate(size_t num_params) {
   }
   params_.truncate(num_params);
   rule_->truncate(num_params);
+  row_dtypes_.resize(num_params);
   steps_.truncate(num_params);
 }
 
@@ -76,7 +85,13 @@ void OptimizerEngine::add_host_states(const std::vector<size_t>& newcomers) {
   std::vector<StateShape> shapes;
   size_t bytes = 0;
   for (const size_t i : newcomers) {
-    if (params_[i].tensor.numel() > 0 && !host_->contains(static_cast<int64_t>(i))) {
+    if (params_[i].tensor.numel() == 0 || host_->contains(static_cast<int64_t>(i))) {
+      continue;
+    }
+    // On the device goes what no mapped memory is left for; a part of the last one may.
+    const bool has_room = options_.placement == StatePlacement::kSwap ||
+                          host_->state_bytes() + bytes < options_.virtual_optimizer_bytes;
+    if (has_room && !is_small(i) && !resident_.contains(i)) {
       shapes.push_back(rule_->shape(i));
       shapes.back().param = static_cast<int64_t>(i);
       bytes += shapes.back().bytes();
@@ -101,38 +116,72 @@ void OptimizerEngine::plan_chunks() {
   arena.copy_latency_s = options_.copy_latency_s;
   for (const auto& block : host_->blocks()) {
     for (const auto& [shape, offset] : block.placements) {
-      const Part unit = {static_cast<size_t>(shape.param), kSplitElements};
+      // What a second unit adds grows with a slot, the rest does not.
+      const Part unit = {static_cast<size_t>(shape.param), shape.split_elements};
+      const Part units[] = {unit, unit};
+      const size_t for_one = rule_->scratch_bytes({units, 1});
+      const size_t added = rule_->scratch_bytes(units) - for_one;
       arena.scratch_per_slot =
           std::max(arena.scratch_per_slot,
-                   static_cast<double>(rule_->scratch_bytes({&unit, 1})) /
-                       static_cast<double>(shape.bytes_per_element() * kSplitElements));
+                   static_cast<double>(added) / (static_cast<double>(shape.bytes_per_element()) *
+                                                 static_cast<double>(unit.num_elements)));
+      arena.scratch_bytes = std::max(arena.scratch_bytes, for_one - added);
     }
   }
   const ArenaPlan plan = plan_arena(host_->blocks(), host_->state_bytes(), arena);
-  pipeline_->set_slot_bytes(plan.slot_bytes, options_.swap_optimizer_fraction);
+  pipeline_->cut(plan_cut(plan.slot_bytes, arena.scratch_per_slot > 0));
   planned_scratch_bytes_ = 0;
   for (const Chunk& chunk : pipeline_->chunks()) {
     planned_scratch_bytes_ =
         std::max(planned_scratch_bytes_, scratch_bytes(chunk, [](size_t) { return true; }));
   }
-  if (plan.is_bound_raised && !has_warned_small_) {
+  if (plan.is_bound_raised && pipeline_->arena_bytes() > 0 && !has_warned_small_) {
     has_warned_small_ = true;
     TORCH_WARN("swap_optimizer_times ",
                options_.swap_optimizer_times,
                " leaves less device memory than ",
                options_.num_slots,
                " chunks need: using ",
-               static_cast<size_t>(options_.num_slots) * plan.slot_bytes + planned_scratch_bytes_,
+               pipeline_->arena_bytes() + planned_scratch_bytes_,
                " bytes");
   }
 }
 
-std::vector<at::ScalarType> OptimizerEngine::row_dtypes(size_t param) const {
-  std::vector<at::ScalarType> dtypes;
-  for (const StateRow& row : rule_->rows(param)) {
-    dtypes.push_back(row.dtype);
+SwapPipeline::Cut OptimizerEngine::plan_cut(size_t slot_bytes, bool needs_scratch) {
+  SwapPipeline::Cut cut;
+  cut.slot_bytes = slot_bytes;
+  if (shall_map() && !can_map_ && !host_->blocks().empty()) {
+    const std::string why = why_not_mapped(host_->row(0, 0).data(), device());
+    can_map_ = why.empty();
+    if (!*can_map_) {
+      TORCH_WARN("virtual_optimizer_bytes: kernels of ",
+                 device(),
+                 " cannot address host memory, so these states are swapped. ",
+                 why);
+    }
   }
-  return dtypes;
+  const bool maps = can_map_.value_or(false);
+  cut.mapped_bytes = maps ? options_.virtual_optimizer_bytes : 0;
+  cut.joins_mapped = !needs_scratch;  // which is bounded, by bounding chunks
+  if (options_.placement == StatePlacement::kSwap) {
+    cut.kept_share = 1 - options_.swap_optimizer_fraction;
+  } else if (maps) {
+    cut.kept_share = 1;
+  } else if (host_->state_bytes() > options_.virtual_optimizer_bytes) {
+    cut.kept_share = 1 - static_cast<double>(options_.virtual_optimizer_bytes) /
+                             static_cast<double>(host_->state_bytes());
+  }
+  return cut;
+}
+
+bool OptimizerEngine::is_on_host(size_t param) const {
+  return (options_.placement == StatePlacement::kSwap && !is_small(param)) ||
+         (host_ && host_->contains(static_cast<int64_t>(param)));
+}
+
+bool OptimizerEngine::is_small(size_t param) const {
+  return options_.swap_optimizer_min_bytes > 0 &&
+         rule_->shape(param).bytes() < options_.swap_optimizer_min_bytes;
 }
 
 std::map<std::string, at::Tensor> OptimizerEngine::state(size_t param) {
@@ -141,21 +190,22 @@ std::map<std::string, at::Tensor> OptimizerEngine::state(size_t param) {
     return states;
   }
   const at::Tensor& tensor = params_[param].tensor;
+  const bool on_host = is_on_host(param);
   const auto rows = rule_->rows(param);
   for (size_t i = 0; i < rows.size(); ++i) {
     at::Tensor& state = states[rows[i].name];
     if (tensor.numel() == 0) {
       const auto options = tensor.options().requires_grad(false).dtype(rows[i].dtype);
       state = at::empty_strided(
-          tensor.sizes(), tensor.strides(), host_ ? options.device(at::kCPU) : options);
-    } else if (host_) {
+          tensor.sizes(), tensor.strides(), on_host ? options.device(at::kCPU) : options);
+    } else if (on_host) {
       state = host_->tensor(static_cast<int64_t>(param),
                             static_cast<int>(i),
                             tensor.sizes(),
                             tensor.strides(),
                             rows[i].dtype);
     } else {
-      state = resident_.of(param, tensor, row_dtypes(param))[i];
+      state = resident_.of(param, tensor, row_dtypes_[param])[i];
     }
   }
   return states;

@@ -69,7 +69,7 @@ class OptimizerEngine {
   const ResidentStates& resident() const { return resident_; }
   SwapPipeline* pipeline() { return pipeline_ ? &*pipeline_ : nullptr; }
   const SwapPipeline* pipeline() const { return pipeline_ ? &*pipeline_ : nullptr; }
-  size_t state_bytes() const { return host_ ? host_->state_bytes() : resident_.bytes(); }
+  size_t state_bytes() const { return (host_ ? host_->state_bytes() : 0) + resident_.bytes(); }
   size_t planned_scratch_bytes() const { return planned_scratch_bytes_; }
 
  private:
@@ -81,13 +81,19 @@ class OptimizerEngine {
   };
 
   bool has_work(size_t param) const { return work_[param].grad.defined(); }
-  std::vector<at::ScalarType> row_dtypes(size_t param) const;
+  // Has, or will have, its states in host memory.
+  bool is_on_host(size_t param) const;
+  bool is_small(size_t param) const;
+  bool shall_map() const { return options_.virtual_optimizer_bytes > 0; }
   void add_host_states(const std::vector<size_t>& newcomers);
   void plan_chunks();
+  SwapPipeline::Cut plan_cut(size_t slot_bytes, bool needs_scratch);
   void make_step_tensors();
   std::vector<size_t> chunks_where(const std::function<bool(size_t)>& is_wanted) const;
-  void update_resident();
-  void update_swapped();
+  // Parameters with work whose states are on the device.
+  std::vector<size_t> resident_work() const;
+  void update_resident(const std::vector<size_t>& wanted);
+  void update_on_host(const std::vector<size_t>& chunks);
   void update_chunk(const Chunk& chunk, std::span<const at::Tensor> rows);
   void add_operands(size_t param,
                     at::Tensor tensor,
@@ -95,6 +101,8 @@ class OptimizerEngine {
                     std::vector<at::Tensor> states);
   size_t scratch_bytes(size_t param) const;
   size_t scratch_bytes(const Chunk& chunk, const std::function<bool(size_t)>& is_wanted) const;
+  size_t scratch_bytes_for(const std::vector<size_t>& chunks) const;
+  size_t resident_scratch_bytes(const std::vector<size_t>& wanted) const;
   Scratch make_scratch(size_t bytes);
   void count(size_t param, int64_t num_elements);
   void end_step();
@@ -105,13 +113,16 @@ class OptimizerEngine {
   OptimizerOptions options_;
   std::unique_ptr<UpdateRule> rule_;
   ParamList params_;
+  std::vector<std::vector<at::ScalarType>> row_dtypes_;  // of each parameter's states
   StepCounts steps_;
-  std::optional<HostStates> host_;  // both or neither: kSwap
+  // Both or neither: with kSwap, and with kDevice where some states shall be mapped.
+  std::optional<HostStates> host_;
   std::optional<SwapPipeline> pipeline_;
   ResidentStates resident_;
   size_t planned_scratch_bytes_ = 0;  // when every parameter of a chunk has a gradient
   bool has_warned_small_ = false;
   bool has_warned_short_ = false;
+  std::optional<bool> can_map_;  // asked once there is host memory to ask about
   std::string failure_;
 
   // Only during a step:

@@ -39,12 +39,34 @@ void OptimizerEngine::begin_step(const GradScaling& scaling) {
   if (host_) {
     add_host_states(with_grad);
   }
+  for (const size_t i : with_grad) {
+    if (!is_on_host(i) && params_[i].tensor.numel() > 0) {
+      for (const auto& state : resident_.of(i, params_[i].tensor, row_dtypes_[i])) {
+        if (context_) {
+          context_->note_device_memory(state.storage(), MemoryKind::kOptimizerStates);
+        }
+      }
+    }
+  }
 }
 
 void OptimizerEngine::update() {
   try {
     make_step_tensors();
-    host_ ? update_swapped() : update_resident();
+    const auto chunks =
+        host_ ? chunks_where([&](size_t param) { return has_work(param); }) : std::vector<size_t>();
+    const auto residents = resident_work();
+    // All at once: no update can fail for want of memory after another has begun.
+    scratch_ = make_scratch(std::max(scratch_bytes_for(chunks), resident_scratch_bytes(residents)));
+    if (host_) {
+      update_on_host(chunks);
+    }
+    update_resident(residents);
+    for (size_t i = 0; i < params_.size(); ++i) {
+      if (has_work(i) && params_[i].tensor.numel() == 0) {
+        count(i, 0);
+      }
+    }
     if (!steps_.is_on_host() && scaling_.found_inf.defined()) {
       steps_.uncount(scaling_.found_inf);
     }
@@ -160,26 +182,42 @@ Scratch OptimizerEngine::make_scratch(size_t bytes) {
   return Scratch(std::move(tensor));
 }
 
-// All at once where nothing needs scratch; else in launches whose scratch is bounded.
-void OptimizerEngine::update_resident() {
+size_t OptimizerEngine::scratch_bytes_for(const std::vector<size_t>& chunks) const {
+  size_t most = 0;
+  for (const size_t chunk : chunks) {
+    most = std::max(most, scratch_bytes(pipeline_->chunks()[chunk], [&](size_t param) {
+                      return has_work(param);
+                    }));
+  }
+  return most;
+}
+
+std::vector<size_t> OptimizerEngine::resident_work() const {
   std::vector<size_t> wanted;
-  size_t all_bytes = 0;
-  size_t largest_bytes = 0;
   for (size_t i = 0; i < params_.size(); ++i) {
-    if (has_work(i) && params_[i].tensor.numel() > 0) {
+    if (has_work(i) && !is_on_host(i) && params_[i].tensor.numel() > 0) {
       wanted.push_back(i);
-      const size_t bytes = scratch_bytes(i);
-      all_bytes += bytes;
-      largest_bytes = std::max(largest_bytes, bytes);
-      for (const auto& state : resident_.of(i, params_[i].tensor, row_dtypes(i))) {
-        if (context_) {
-          context_->note_device_memory(state.storage(), MemoryKind::kOptimizerStates);
-        }
-      }
     }
   }
-  const size_t room = std::min(all_bytes, std::max(largest_bytes, kMostResidentScratchBytes));
-  scratch_ = make_scratch(room);
+  return wanted;
+}
+
+// For all at once, or for launches of bounded size.
+size_t OptimizerEngine::resident_scratch_bytes(const std::vector<size_t>& wanted) const {
+  std::vector<Part> parts;
+  size_t largest = 0;
+  for (const size_t i : wanted) {
+    parts.push_back({i, params_[i].tensor.numel()});
+    largest = std::max(largest, scratch_bytes(i));
+  }
+  return std::min(rule_->scratch_bytes(parts), std::max(largest, kMostResidentScratchBytes));
+}
+
+void OptimizerEngine::update_resident(const std::vector<size_t>& wanted) {
+  if (wanted.empty()) {
+    return;
+  }
+  const size_t room = resident_scratch_bytes(wanted);
   has_updated_ = true;
   size_t used = 0;
   for (const size_t i : wanted) {
@@ -190,33 +228,18 @@ void OptimizerEngine::update_resident() {
     }
     used += bytes;
     add_operands(
-        i, params_[i].tensor, work_[i].grad, resident_.of(i, params_[i].tensor, row_dtypes(i)));
+        i, params_[i].tensor, work_[i].grad, resident_.of(i, params_[i].tensor, row_dtypes_[i]));
   }
   rule_->launch(scaling_, scratch_);
-  for (size_t i = 0; i < params_.size(); ++i) {
-    if (has_work(i)) {
-      count(i, params_[i].tensor.numel());
-    }
+  for (const size_t i : wanted) {
+    count(i, params_[i].tensor.numel());
   }
 }
 
-void OptimizerEngine::update_swapped() {
-  const auto is_wanted = [&](size_t param) { return has_work(param); };
-  const auto chunks = chunks_where(is_wanted);
-  size_t most_scratch_bytes = 0;
-  for (const size_t chunk : chunks) {
-    most_scratch_bytes =
-        std::max(most_scratch_bytes, scratch_bytes(pipeline_->chunks()[chunk], is_wanted));
-  }
-  scratch_ = make_scratch(most_scratch_bytes);
+void OptimizerEngine::update_on_host(const std::vector<size_t>& chunks) {
   pipeline_->run(chunks, [&](const Chunk& chunk, std::span<const at::Tensor> rows) {
     update_chunk(chunk, rows);
   });
-  for (size_t i = 0; i < params_.size(); ++i) {
-    if (has_work(i) && params_[i].tensor.numel() == 0) {
-      count(i, 0);
-    }
-  }
   if (pipeline_->slots().num_shortages() > 0 && !has_warned_short_) {
     has_warned_short_ = true;
     TORCH_WARN("the device has no room for ", options_.num_slots, " chunks: step() is slower");
@@ -224,27 +247,39 @@ void OptimizerEngine::update_swapped() {
 }
 
 void OptimizerEngine::update_chunk(const Chunk& chunk, std::span<const at::Tensor> rows) {
-  std::map<std::pair<size_t, at::ScalarType>, at::Tensor> typed_rows;
+  std::vector<at::Tensor> typed_rows(rows.size());
   for (const Piece& piece : chunk.pieces) {
     const auto i = static_cast<size_t>(piece.param);
     if (!has_work(i)) {
       continue;
     }
     std::vector<at::Tensor> states;
-    for (const at::ScalarType dtype : row_dtypes(i)) {
+    const at::Tensor& param = params_[i].tensor;
+    const at::Tensor& grad = work_[i].grad;
+    // Whole parameters go in as they are, beside states of their shape: a third fewer views.
+    const bool is_whole = piece.num_elements == param.numel() && param.strides() == grad.strides();
+    states.reserve(row_dtypes_[i].size());
+    for (const at::ScalarType dtype : row_dtypes_[i]) {
       const size_t row = states.size();
-      at::Tensor& typed = typed_rows[{row, dtype}];
-      if (!typed.defined()) {
+      at::Tensor& typed = typed_rows[row];
+      if (!typed.defined() || typed.scalar_type() != dtype) {
         typed = rows[row].view(dtype);
       }
       const size_t offset = piece.offset_bytes * chunk.rows.scale(static_cast<int>(row));
       const auto first = static_cast<int64_t>(offset / c10::elementSize(dtype));
-      states.push_back(flat_part(typed, first, piece.num_elements));
+      states.push_back(
+          is_whole ? at::as_strided(
+                         typed, param.sizes(), param.strides(), typed.storage_offset() + first)
+                   : flat_part(typed, first, piece.num_elements));
     }
-    add_operands(i,
-                 flat_part(params_[i].tensor, piece.first_element, piece.num_elements),
-                 flat_part(work_[i].grad, piece.first_element, piece.num_elements),
-                 std::move(states));
+    if (is_whole) {
+      add_operands(i, param, grad, std::move(states));
+    } else {
+      add_operands(i,
+                   flat_part(param, piece.first_element, piece.num_elements),
+                   flat_part(grad, piece.first_element, piece.num_elements),
+                   std::move(states));
+    }
   }
   has_updated_ = true;  // also when the launch throws: how far it came is not known
   rule_->launch(scaling_, scratch_);

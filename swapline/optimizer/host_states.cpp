@@ -1,6 +1,8 @@
 // Allocation and zeroing of the host arena, and its tensors.
 #include "swapline/optimizer/host_states.h"
 
+#include "swapline/optimizer/mapped_memory.h"
+
 #include <algorithm>
 #include <utility>
 
@@ -84,6 +86,12 @@ void HostStates::zero(Memory& memory, const Block& layout, const at::Tensor& zer
                                   std::min(step, bytes - begin));
     }
   }
+}
+
+at::Tensor HostStates::mapped(size_t block, int row, size_t begin, size_t bytes) const {
+  const std::shared_ptr<Memory>& memory = blocks_[block];
+  char* const data = static_cast<char*>(memory->rows[static_cast<size_t>(row)].data());
+  return map_pinned(data + begin, bytes, context_->device(), memory);
 }
 
 at::Tensor HostStates::tensor(int64_t param,

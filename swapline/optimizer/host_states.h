@@ -39,6 +39,10 @@ class HostStates {
     return blocks_[block]->rows[static_cast<size_t>(row)];
   }
 
+  // Bytes [begin, begin + bytes) of a row as a tensor of kByte that kernels of the device address.
+  // Requires: why_not_mapped() of it is empty, and the host waits for those kernels.
+  at::Tensor mapped(size_t block, int row, size_t begin, size_t bytes) const;
+
   // The part of `param` in a row as a dense host tensor; `dtype`: the row's. Requires:
   // contains(param), and no copy of its bytes in flight when it is read or written.
   at::Tensor tensor(int64_t param,

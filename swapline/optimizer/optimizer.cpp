@@ -33,6 +33,9 @@ Optimizer::Optimizer(const Contexts& contexts,
       add_engine(context, context->device());
     }
   }
+  TORCH_CHECK(options.virtual_optimizer_bytes == 0 || !engines_.empty(),
+              "virtual_optimizer_bytes needs a SwapContext of the parameters' device, as the "
+              "states are in its host memory; set it to 0 for states on the device alone");
   if (options.placement == StatePlacement::kDevice && engines_.empty()) {
     for (const auto& group : groups) {
       for (const at::Tensor& tensor : group) {
@@ -223,7 +226,7 @@ std::map<std::string, at::Tensor> Optimizer::state(const at::Tensor& param) {
   engine.drain();
   const size_t index = engine.params().index_of(param);
   auto states = engine.state(index);
-  if (engine.params()[index].has_state) {
+  if (engine.params()[index].has_state && engine.rule().has_step(index)) {
     states["step"] = engine.steps().tensor(index);
   }
   return states;
@@ -252,9 +255,10 @@ OptimizerStats Optimizer::stats() const {
     stats.num_chunks += static_cast<int64_t>(pipeline->chunks().size());
     stats.num_slots = static_cast<int64_t>(pipeline->num_slots());
     stats.slot_bytes = std::max(stats.slot_bytes, slot_bytes);
-    stats.arena_bytes += pipeline->num_slots() * slot_bytes;
+    stats.arena_bytes += pipeline->arena_bytes();
     stats.scratch_bytes += engine->planned_scratch_bytes();
     stats.kept_bytes += pipeline->kept_bytes();
+    stats.mapped_bytes += pipeline->mapped_bytes();
     stats.num_copies_in += pipeline->num_copies_in();
     stats.num_copies_out += pipeline->num_copies_out();
     stats.num_shortages += pipeline->slots().num_shortages();
@@ -266,9 +270,8 @@ size_t Optimizer::device_state_bytes() const {
   size_t bytes = 0;
   for (const auto& engine : engines_) {
     const detail::SwapPipeline* const pipeline = std::as_const(*engine).pipeline();
-    if (pipeline == nullptr) {
-      bytes += engine->resident().bytes();
-    } else {
+    bytes += engine->resident().bytes();
+    if (pipeline != nullptr) {
       engine->context()->settle_done();
       bytes += pipeline->held_bytes();
     }

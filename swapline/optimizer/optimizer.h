@@ -29,13 +29,15 @@ class UpdateRule;
 // Over all devices of an optimizer.
 struct OptimizerStats {
   int64_t num_chunks = 0;
-  int64_t num_slots = 0;   // on a device
-  size_t slot_bytes = 0;   // the largest, where devices differ
-  size_t arena_bytes = 0;  // num_slots · slot_bytes: the most that step() holds of states
+  int64_t num_slots = 0;  // on a device
+  size_t slot_bytes = 0;  // the largest, where devices differ
+  // num_slots · slot_bytes: the most that step() holds of states; 0 where nothing is swapped.
+  size_t arena_bytes = 0;
   // Beside the arena, in step() only: what updates need for casts and temporaries.
   size_t scratch_bytes = 0;
-  size_t kept_bytes = 0;   // by swap_optimizer_fraction: on the device between steps
-  size_t state_bytes = 0;  // all states, wherever they are
+  size_t kept_bytes = 0;    // by swap_optimizer_fraction: on the device between steps
+  size_t mapped_bytes = 0;  // by virtual_optimizer_bytes: in host memory, never on the device
+  size_t state_bytes = 0;   // all states, wherever they are
   // Since construction:
   int64_t num_copies_in = 0;
   int64_t num_copies_out = 0;
@@ -94,9 +96,10 @@ class SWAPLINE_API Optimizer {
   std::vector<at::Tensor> params(size_t group) const;
 
   // The states of a parameter under torch.optim's names, e.g. exp_avg, and step (fp32 scalar on the
-  // host); all of the parameter's sizes and strides, empty before its first update. With kSwap they
-  // are host tensors; drains first. A change made to them before the next step() counts. After a
-  // step() they are whole again only after drain() or state().
+  // host) where torch.optim has it; all others of the parameter's sizes and strides, none before
+  // its first update. With kSwap they are host tensors, and so are those of parameters with mapped
+  // states; drains first. A change made to them before the next step() counts. After a step() they
+  // are whole again only after drain() or state().
   std::map<std::string, at::Tensor> state(const at::Tensor& param);
   // The same, and makes the states of a parameter that has none yet: zeros, for a checkpoint to be
   // read into. Throws HostMemoryError.

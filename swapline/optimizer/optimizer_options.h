@@ -24,6 +24,15 @@ struct OptimizerOptions {
   // the device from its first update on, beside the bounds above, until drain() or state(); it has
   // its place in host memory all the same. Where the device has no room for it, it is swapped.
   double swap_optimizer_fraction = 1;
+  // Parameters with fewer bytes of states than this keep them on the device. Small ones travel
+  // together, so swapping them costs little: this is for those that others read on the device.
+  size_t swap_optimizer_min_bytes = 0;
+  // At most so many bytes of states, the first ones, are mapped: they stay in pinned host memory
+  // and the update's kernel itself reads and writes them there, over the link. No copies, no device
+  // memory, but nothing else computes meanwhile. What goes beyond is placed as if it were all.
+  // SIZE_MAX: all; 0: none. Needs a SwapContext. Where the device cannot address host memory they
+  // are swapped, which is said once.
+  size_t virtual_optimizer_bytes = 0;
 
   // Performance
   int num_slots = 3;               // chunks on the device at once, at least 3

@@ -16,6 +16,7 @@ class ResidentStates {
   const std::vector<at::Tensor>& of(size_t param,
                                     const at::Tensor& like,
                                     const std::vector<at::ScalarType>& dtypes);
+  bool contains(size_t param) const { return states_.count(param) != 0; }
   size_t bytes() const { return bytes_; }
 
  private:

@@ -23,7 +23,9 @@ class Scratch {
 
   // An uninitialized vector [num_elements]. Requires: there is as much left.
   at::Tensor take(at::ScalarType dtype, int64_t num_elements);
-  void reset() { used_bytes_ = 0; }
+  int64_t used_bytes() const { return used_bytes_; }
+  // Takes back what was handed out since so much was used.
+  void reset(int64_t used_bytes = 0) { used_bytes_ = used_bytes; }
 
  private:
   at::Tensor bytes_;

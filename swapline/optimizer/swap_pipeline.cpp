@@ -1,6 +1,8 @@
 // Enqueues the pipeline. The host never waits in prefetch() and run(), except to clean up.
 #include "swapline/optimizer/swap_pipeline.h"
 
+#include "swapline/optimizer/mapped_chunks.h"
+
 #include <algorithm>
 #include <exception>
 #include <iterator>
@@ -36,30 +38,45 @@ SwapPipeline::~SwapPipeline() {
   abandon();
 }
 
-void SwapPipeline::set_slot_bytes(size_t slot_bytes, double fraction) {
-  slot_bytes_ = slot_bytes;
-  chunks_ = cut_chunks(states_.blocks(), slot_bytes);
-  stored_.assign(chunks_.size(), nullptr);
-  size_t all_bytes = 0;
-  for (const Chunk& chunk : chunks_) {
-    all_bytes += chunk.slot_bytes();
+void SwapPipeline::cut(const Cut& cut) {
+  slot_bytes_ = cut.slot_bytes;
+  MappedChunks parts = take_mapped(states_.blocks(),
+                                   cut_chunks(states_.blocks(), cut.slot_bytes),
+                                   cut.mapped_bytes,
+                                   cut.joins_mapped);
+  mapped_bytes_ = parts.mapped_bytes;
+  mapped_.clear();
+  for (const Chunk& chunk : parts.mapped) {
+    std::vector<at::Tensor>& rows = mapped_.emplace_back();
+    for (int row = 0; row < chunk.rows.count(); ++row) {
+      const size_t scale = chunk.rows.scale(row);
+      rows.push_back(
+          states_.mapped(chunk.block, row, chunk.begin_bytes * scale, chunk.bytes * scale));
+    }
   }
-  const double most_bytes = (1 - fraction) * static_cast<double>(all_bytes);
+  size_t rest_bytes = 0;
+  for (const Chunk& chunk : parts.rest) {
+    rest_bytes += chunk.slot_bytes();
+  }
+  const double most_bytes = cut.kept_share * static_cast<double>(rest_bytes);
   kept_.clear();
   kept_bytes_ = 0;
-  for (const Chunk& chunk : chunks_) {
+  for (const Chunk& chunk : parts.rest) {
     if (static_cast<double>(kept_bytes_ + chunk.slot_bytes()) > most_bytes) {
       break;
     }
     kept_.emplace_back();
     kept_bytes_ += chunk.slot_bytes();
   }
+  chunks_ = std::move(parts.mapped);
+  std::move(parts.rest.begin(), parts.rest.end(), std::back_inserter(chunks_));
+  stored_.assign(chunks_.size(), nullptr);
 }
 
 void SwapPipeline::prefetch(std::span<const size_t> chunks) {
   std::vector<size_t> moving;
   std::copy_if(chunks.begin(), chunks.end(), std::back_inserter(moving), [&](size_t chunk) {
-    return !shall_keep(chunk);
+    return !is_mapped(chunk) && !shall_keep(chunk);
   });
   if (!loaded_.empty() || moving.empty()) {
     return;
@@ -84,15 +101,21 @@ void SwapPipeline::run(std::span<const size_t> chunks, const Update& update_chun
         return loaded.chunk == chunk;
       });
     });
-    const auto num_kept =
-        std::count_if(absent.begin(), absent.end(), [&](size_t chunk) { return is_kept(chunk); });
+    const auto num_in_place = std::count_if(absent.begin(), absent.end(), [&](size_t chunk) {
+      return is_mapped(chunk) || is_kept(chunk);
+    });
     // Slots before what is to be kept: with slots alone a step can be done.
-    slots_.grow(std::min(num_slots_, chunks.size() - static_cast<size_t>(num_kept)),
+    slots_.grow(std::min(num_slots_, chunks.size() - static_cast<size_t>(num_in_place)),
                 slot_bytes_,
                 /*must=*/true);
     std::deque<size_t> waiting;
     std::copy_if(absent.begin(), absent.end(), std::back_inserter(waiting), [&](size_t chunk) {
-      return !(shall_keep(chunk) && begin_kept(chunk));
+      return !is_mapped(chunk) && !(shall_keep(chunk) && begin_kept(chunk));
+    });
+    std::for_each(absent.rbegin(), absent.rend(), [&](size_t chunk) {
+      if (is_mapped(chunk)) {
+        loaded_.push_front({chunk, {}, Where::kMapped});
+      }
     });
     const auto load_what_fits = [&] {
       while (!waiting.empty() && slots_.has_free()) {
@@ -101,24 +124,29 @@ void SwapPipeline::run(std::span<const size_t> chunks, const Update& update_chun
       }
     };
     load_what_fits();
+    bool has_stored = false;
     while (!loaded_.empty()) {
       update(loaded_.front(), update_chunk);
-      if (loaded_.front().is_kept) {
-        Slot& slot = loaded_.front().slot;
-        kept_[loaded_.front().chunk] = {std::move(slot.bytes),
-                                        record_event(context_->copies().compute_stream())};
+      if (loaded_.front().where != Where::kSlot) {
+        note_updated(std::move(loaded_.front()));
         loaded_.pop_front();
         continue;
       }
       store(loaded_.front());
+      has_stored = true;
       slots_.give_back(std::move(loaded_.front().slot));
       loaded_.pop_front();
       load_what_fits();
       slots_.release_free();
     }
     slots_.release_free();
-    chunks.empty() ? timer_.abandon() : timer_.end_step(context_->copies().d2h_stream());
+    auto& copies = context_->copies();
+    chunks.empty() ? timer_.abandon()
+                   : timer_.end_step(has_stored ? copies.d2h_stream() : copies.compute_stream());
   } catch (...) {
+    if (num_mapped() > 0) {  // how far an update came that threw is not known
+      last_mapped_update_ = record_event(context_->copies().compute_stream());
+    }
     abandon();
     throw;
   }
@@ -138,9 +166,9 @@ void SwapPipeline::drop_unwanted(std::span<const size_t> chunks) {
 
 // A chunk that stays on the device: there already, or to be loaded. False: there is no room.
 bool SwapPipeline::begin_kept(size_t chunk) {
-  const Kept& kept = kept_[chunk];
-  if (kept.bytes.defined()) {
-    loaded_.push_back({chunk, {kept.bytes, nullptr, nullptr, kept.updated}, /*is_kept=*/true});
+  if (is_kept(chunk)) {
+    const Kept& there = kept(chunk);
+    loaded_.push_back({chunk, {there.bytes, nullptr, nullptr, there.updated}, Where::kKept});
     return true;
   }
   at::Tensor bytes;
@@ -152,7 +180,7 @@ bool SwapPipeline::begin_kept(size_t chunk) {
   }
   context_->note_device_memory(bytes.storage(), MemoryKind::kOptimizerStates);
   const SharedEvent allocated = record_event(context_->copies().compute_stream());
-  load({chunk, {std::move(bytes), allocated, nullptr, nullptr}, /*is_kept=*/true});
+  load({chunk, {std::move(bytes), allocated, nullptr, nullptr}, Where::kKept});
   return true;
 }
 
@@ -165,10 +193,12 @@ void SwapPipeline::store_kept() {
     return;
   }
   try {
-    for (size_t chunk = 0; chunk < kept_.size(); ++chunk) {
-      if (is_there(kept_[chunk])) {
-        context_->order().make_wait(d2h, *kept_[chunk].updated, Wait::kStoreAfterUpdate);
-        copy_rows(chunks_[chunk], {kept_[chunk].bytes, nullptr, nullptr, nullptr}, /*out=*/true);
+    for (size_t i = 0; i < kept_.size(); ++i) {
+      if (is_there(kept_[i])) {
+        context_->order().make_wait(d2h, *kept_[i].updated, Wait::kStoreAfterUpdate);
+        copy_rows(chunks_[num_mapped() + i],
+                  {kept_[i].bytes, nullptr, nullptr, nullptr},
+                  /*out=*/true);
       }
     }
   } catch (...) {
@@ -222,19 +252,36 @@ void SwapPipeline::load(Loaded loaded) {
 
 void SwapPipeline::update(const Loaded& loaded, const Update& update_chunk) {
   const c10::Stream compute = context_->copies().compute_stream();
+  timer_.begin_step(compute);
   StepTimer::Spans* const spans = timer_.running();
-  if (spans != nullptr) {
-    spans->exposed.begin(compute);
+  if (loaded.where != Where::kMapped) {
+    if (spans != nullptr) {
+      spans->exposed.begin(compute);
+    }
+    context_->order().make_wait(compute, *loaded.slot.loaded, Wait::kUpdateAfterLoad);
+    if (spans != nullptr) {
+      spans->exposed.end(compute);
+    }
   }
-  context_->order().make_wait(compute, *loaded.slot.loaded, Wait::kUpdateAfterLoad);
   if (spans != nullptr) {
-    spans->exposed.end(compute);
     spans->update.begin(compute);
   }
   const Chunk& chunk = chunks_[loaded.chunk];
-  update_chunk(chunk, rows_in(loaded.slot.bytes, chunk));
+  update_chunk(
+      chunk,
+      loaded.where == Where::kMapped ? mapped_[loaded.chunk] : rows_in(loaded.slot.bytes, chunk));
   if (spans != nullptr) {
     spans->update.end(compute);
+  }
+}
+
+// A chunk that stays where it was updated.
+void SwapPipeline::note_updated(Loaded loaded) {
+  SharedEvent updated = record_event(context_->copies().compute_stream());
+  if (loaded.where == Where::kMapped) {
+    last_mapped_update_ = std::move(updated);
+  } else {
+    kept(loaded.chunk) = {std::move(loaded.slot.bytes), std::move(updated)};
   }
 }
 
@@ -284,7 +331,7 @@ void SwapPipeline::copy_rows(const Chunk& chunk, const Slot& slot, bool out) {
 }
 
 void SwapPipeline::drain() {
-  for (const auto& last : {last_load_, last_store_}) {
+  for (const auto& last : {last_load_, last_store_, last_mapped_update_}) {
     if (last) {
       last->synchronize();
     }
@@ -296,11 +343,15 @@ void SwapPipeline::drain() {
   context_->settle_done();
 }
 
-// Leaves no copy in flight and no slot held. Kept chunks stay: their states are nowhere else.
+// Leaves no copy or mapped update in flight and no slot held. Kept chunks stay: their states are
+// nowhere else.
 void SwapPipeline::abandon() noexcept {
   try {
     context_->copies().h2d_stream().synchronize();
     context_->copies().d2h_stream().synchronize();
+    if (last_mapped_update_) {
+      last_mapped_update_->synchronize();
+    }
   } catch (const std::exception&) {
     // The device is lost: nothing can be in flight on it.
   }

@@ -61,6 +61,8 @@ class UpdateRule {
   virtual StateShape shape(size_t param) const = 0;
   // Device memory that an update of `parts` needs beside them.
   virtual size_t scratch_bytes(std::span<const Part> parts) const = 0;
+  // Whether torch.optim has a `step` among the parameter's states.
+  virtual bool has_step(size_t /*param*/) const { return true; }
   // Whether the update of a parameter reads Operands::step.
   virtual bool reads_step(size_t param) const = 0;
 

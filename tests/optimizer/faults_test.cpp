@@ -138,6 +138,57 @@ TEST_F(FaultsTest, AFailingCopyOfPrefetchIsRepeated) {
   EXPECT_EQ(num_thrown_, 0);
 }
 
+// A launch that fails before the first update is repeated; one that fails later is said at once and
+// at every later step. Nothing is left on the device either way.
+TEST_F(FaultsTest, AFailingLaunchIsRepeatedOrSaid) {
+  for (const bool all_options : {false, true}) {
+    if (all_options) {
+      use_all_options();
+    }
+    const auto right = expected(3);
+    int num_repeated = 0;
+    int num_said = 0;
+    int64_t num_launches = 1;
+    for (int64_t k = -1; k < num_launches; ++k) {
+      SCOPED_TRACE(k);
+      const auto groups = plain_groups(kSizes, {}, dtype_);
+      const Gradients gradients(groups, 3, false);
+      Adam adam(make_context(), groups, options_);
+      gradients.set(groups, 0);
+      adam.step();
+      adam.drain();
+      gradients.set(groups, 1);
+      const size_t held = sim().memory_stats(0).allocated_bytes;
+      const int64_t before = sim().counters(0).num_ops;
+      Faults faults;
+      faults.fail_launch = k;
+      set_faults(faults);
+      const std::string message = message_of([&] { adam.step(); });
+      set_faults({});
+      if (k < 0) {
+        num_launches = sim().counters(0).num_ops - before;
+        continue;
+      }
+      EXPECT_NE(message.find("injected fault"), std::string::npos) << message;
+      EXPECT_EQ(sim().memory_stats(0).allocated_bytes, held);
+      EXPECT_EQ(adam.device_state_bytes(), 0u);
+      if (message.find("step() failed after ") != std::string::npos) {
+        ++num_said;
+        EXPECT_MESSAGE(adam.step(), "step() failed after ");
+        EXPECT_FALSE(adam.state(groups[0].params[0]).empty()) << "what is left can be read";
+        continue;
+      }
+      ++num_repeated;
+      adam.step();
+      gradients.set(groups, 2);
+      adam.step();
+      expect_equal(snapshot(adam, groups), right);
+    }
+    EXPECT_GT(num_said, 0);
+    EXPECT_EQ(num_repeated, all_options ? 0 : 1) << "the number of the step";
+  }
+}
+
 TEST_F(FaultsTest, AStepPinsNothing) {
   fail_each(&Faults::fail_pinned_allocation, num_pins, true);
   EXPECT_EQ(num_thrown_, 0);

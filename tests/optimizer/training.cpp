@@ -3,6 +3,7 @@
 #include <utility>
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/randn.h>
 
@@ -72,7 +73,7 @@ Gradients::Gradients(const std::vector<AdamGroup>& groups, int num_steps, bool w
         auto grad = random_on_host(param.sizes(), 1000 * (step + 1) + number, param.scalar_type());
         // The transposed parameter gets a gradient laid out like it or not, in turn.
         if (!param.is_contiguous() && step % 2 == 0) {
-          grad = grad.t().contiguous().t();
+          grad = at::empty_strided(param.sizes(), param.strides(), grad.options()).copy_(grad);
         }
         grads.push_back(grad.to(sim::device()));
       }
