@@ -240,6 +240,36 @@ bool compare(const Workload& workload) {
   return is_right;
 }
 
+// From step() to the end of its last copy out, when prefetch() was called a chunk's copies before.
+bool compare_prefetch(const Workload& workload) {
+  double took_ms[2];
+  double chunk_ms = 0;
+  for (const bool prefetches : {false, true}) {
+    use_machine("trial", false);
+    const AdamGroup group = make_group(workload.sizes, false);
+    const auto context = std::make_shared<SwapContext>(sim::device());
+    Adam adam(context, {group}, options_for(16, 0));
+    adam.step();
+    adam.drain();
+    const OptimizerStats stats = adam.stats();
+    chunk_ms = static_cast<double>(stats.slot_bytes) / 25e9 * 1e3 + 0.02;
+    if (prefetches) {
+      adam.prefetch();
+    }
+    sim::simulator().advance_host(0, static_cast<sim::Nanos>(chunk_ms * 1e6));
+    const double start_ms = static_cast<double>(sim::simulator().host_time(0)) * 1e-6;
+    adam.step();
+    took_ms[prefetches ? 1 : 0] = d2h_ms(*context) - start_ms;
+    adam.drain();
+  }
+  std::printf("%s, prefetch() a chunk's copies (%.2f ms) before step(): %.2f ms instead of %.2f\n",
+              workload.name.c_str(),
+              chunk_ms,
+              took_ms[1],
+              took_ms[0]);
+  return say(took_ms[0] - took_ms[1] >= 0.95 * chunk_ms, "the fill is gone");
+}
+
 bool plan_8b_at(const Sizes& sizes, int64_t times, double plain_us, double& at_one_ms) {
   const Result result = run_swapped(sizes, times, 0, true);
   const auto& stats = result.stats;
@@ -316,6 +346,7 @@ int main() {
   bool is_right = true;
   for (const auto& workload : workloads()) {
     is_right &= compare(workload);
+    is_right &= compare_prefetch(workload);
   }
   for (const std::string preset : {"ascend-910b", "h100-sxm"}) {
     is_right &= plan_8b(preset);

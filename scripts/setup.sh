@@ -37,12 +37,20 @@ sys.exit(not (2, 9) <= (major, minor) < (2, 15))
 PYTHON
 }
 
-if [[ -x .venv/bin/python ]] && has_torch .venv/bin/python; then
-  exit 0
+python=.venv/bin/python
+if ! [[ -x $python ]] || ! has_torch "$python"; then
+  if has_torch python3; then
+    python=python3
+  else
+    echo "setup: installing torch into .venv"
+    python3 -m venv .venv
+    .venv/bin/pip install --quiet --disable-pip-version-check torch==2.13.0 numpy
+  fi
 fi
-if has_torch python3; then
-  exit 0
+
+# What python/tests need; building and training go without.
+if ! "$python" -c 'from importlib.metadata import version; version("pytest"), version("safetensors")' 2>/dev/null; then
+  echo "setup: installing pytest and safetensors"
+  "$python" -m pip install --quiet --disable-pip-version-check pytest safetensors ||
+    echo "setup: they could not be installed: python/tests will fail" >&2
 fi
-echo "setup: installing torch into .venv"
-python3 -m venv .venv
-.venv/bin/pip install --quiet --disable-pip-version-check torch==2.13.0 numpy

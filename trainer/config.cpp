@@ -1,6 +1,10 @@
 // Combinations of settings that contradict each other.
 #include "trainer/config.h"
 
+#include "trainer/checkpoint_policy.h"
+#include "trainer/rank_optimizer.h"
+#include "trainer/virtual_optimizer.h"
+
 namespace swapline::trainer {
 namespace {
 
@@ -41,6 +45,15 @@ void check_device(const Config& config) {
   }
 }
 
+void check_optimizer(const Config& config) {
+  check_muon(config.optimizer);
+  if (config.optimizer.master_weights && config.training.dtype == "float32") {
+    throw UsageError(
+        "--optimizer.master-weights: found with --training.dtype float32, whose parameters are "
+        "float32 already; allowed with bfloat16");
+  }
+}
+
 void check_batches(const Config& config) {
   const TrainingConfig& training = config.training;
   const ParallelismConfig& parallelism = config.parallelism;
@@ -60,6 +73,12 @@ void check_batches(const Config& config) {
                      std::to_string(parallelism.pipeline_parallel_microbatch_size) +
                      ", allowed is a divisor of --training.local-batch-size, " +
                      std::to_string(training.local_batch_size));
+  }
+}
+
+void check_validator(const Config& config) {
+  if (config.validator.steps == 0) {
+    throw UsageError("--validator.steps: found 0, allowed is 1 or more, or -1 for all of the data");
   }
 }
 
@@ -126,8 +145,12 @@ void check_parallelism(const Config& config) {
 
 void check_contradictions(const Config& config) {
   check_batches(config);
+  check_optimizer(config);
   check_parallelism(config);
+  check_validator(config);
   check_device(config);
+  check_virtual_optimizer(config);
+  check_checkpoint(config);
 }
 
 }  // namespace swapline::trainer

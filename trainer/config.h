@@ -51,6 +51,19 @@ struct OptimizerConfig {
   bool swap_optimizer = false;
   int64_t swap_optimizer_times = 16;
   Bytes swap_optimizer_arena_bytes;
+  bool virtual_optimizer = false;
+  std::string virtual_optimizer_size = "all";  // or GiB: one number, or one for each rank
+  double swap_optimizer_fraction = 1;
+  std::string state_dtype = "auto";
+  bool master_weights = false;
+  std::string implementation = "auto";
+  std::optional<double> muon_lr;  // none: lr
+  double muon_momentum = 0.95;
+  bool muon_enable_nesterov = true;
+  int64_t muon_ns_steps = 5;
+  std::string muon_adjust_lr_fn = "match_rms_adamw";
+  bool muon_hybrid_ns = false;
+  int64_t swap_merge_buckets = 1;
 };
 
 struct LrSchedulerConfig {
@@ -67,6 +80,22 @@ struct ActivationCheckpointConfig {
   int64_t first_layers = 0;
   std::string selective_part = "attention-core";
   bool recompute_ahead = false;
+};
+
+struct CheckpointConfig {
+  bool enable = false;
+  std::string folder = "checkpoint";
+  int64_t interval = 500;
+  int64_t load_step = -1;
+  std::string initial_load_path;
+  bool initial_load_model_only = true;
+  std::string exclude_from_loading;  // parts of a checkpoint, comma-separated
+  int64_t keep_latest_k = 10;
+  bool last_save_model_only = true;
+  std::string export_dtype = "float32";
+  std::string async_mode = "disabled";
+  bool enable_first_step_checkpoint = false;
+  bool load_only = false;
 };
 
 struct ParallelismConfig {
@@ -89,6 +118,13 @@ struct SwapLayerInputConfig {
 
 struct DataConfig {
   std::string path;  // empty: the source texts found when the program was built
+};
+
+struct ValidatorConfig {
+  bool enable = false;
+  int64_t freq = 10;
+  int64_t steps = 4;
+  std::string dataset_path;  // empty: the end of the texts that are trained on
 };
 
 struct DeviceConfig {
@@ -122,9 +158,11 @@ struct Config {
   OptimizerConfig optimizer;
   LrSchedulerConfig lr_scheduler;
   ActivationCheckpointConfig activation_checkpoint;
+  CheckpointConfig checkpoint;
   ParallelismConfig parallelism;
   SwapLayerInputConfig swap_layer_input;
   DataConfig data;
+  ValidatorConfig validator;
   DeviceConfig device;
   MetricsConfig metrics;
   ProfilingConfig profiling;

@@ -60,6 +60,16 @@ std::string row(const std::string& name, const std::string& value) {
   return formatted("  %-24s ", name.c_str()) + value + "\n";
 }
 
+std::string percent(double part, double whole) {
+  return whole > 0 ? formatted("%.2f%%", 100 * part / whole) : "n/a";
+}
+
+std::string memory_text(size_t reserved, const RateBasis& basis) {
+  const auto bytes = static_cast<double>(reserved);
+  return formatted("memory: %.2fGiB(", bytes / 0x1p30) +
+         percent(bytes, static_cast<double>(basis.capacity_bytes)) + ")";
+}
+
 std::string bytes_by_use_text(const BytesByUse& bytes) {
   constexpr const char* kNames[] = {
       "other", "parameters", "gradients", "optimizer states", "layer inputs"};
@@ -95,15 +105,22 @@ std::string layer_input_rows(const LayerInputSummary& inputs) {
 }
 
 std::string optimizer_rows(const OptimizerSummary& optimizer) {
+  const std::string mapped =
+      optimizer.mapped_bytes == 0
+          ? ""
+          : row("mapped states", bytes_text(optimizer.mapped_bytes) + " in host memory");
   if (!optimizer.swap) {
-    return row("optimizer states", bytes_text(optimizer.state_bytes) + " on the device");
+    return row("optimizer states",
+               bytes_text(optimizer.state_bytes - optimizer.mapped_bytes) + " on the device") +
+           mapped;
   }
   return row("optimizer states",
              formatted("swapped, %s in %ld chunks, at most %s on the device in a step, %s outside",
-                       bytes_text(optimizer.state_bytes).c_str(),
+                       bytes_text(optimizer.state_bytes - optimizer.mapped_bytes).c_str(),
                        static_cast<long>(optimizer.num_chunks),
-                       bytes_text(optimizer.arena_bytes).c_str(),
+                       bytes_text(optimizer.arena_bytes + optimizer.scratch_bytes).c_str(),
                        bytes_text(optimizer.state_bytes_on_device_outside_step).c_str())) +
+         mapped +
          row("optimizer step",
              formatted("%.3f ms (in %.3f, update %.3f, out %.3f, exposed %.3f)",
                        optimizer.step_ms,
@@ -129,12 +146,19 @@ std::string log_line(const std::vector<StepRecord>& steps, const RateBasis& basi
   };
   return formatted("step: %2ld  ", static_cast<long>(last.step)) +
          "loss: " + number_or_none(last.loss, "%*.5f", 8) +
-         "  grad_norm: " + number_or_none(last.grad_norm, "%*.4f", 7) +
-         formatted("  memory: %.2fGiB(", static_cast<double>(reserved) / 0x1p30) +
-         percent(static_cast<double>(reserved), static_cast<double>(basis.capacity_bytes)) +
-         ")  tps: " + with_commas(static_cast<int64_t>(tps)) +
+         "  grad_norm: " + number_or_none(last.grad_norm, "%*.4f", 7) + "  " +
+         memory_text(reserved, basis) + "  tps: " + with_commas(static_cast<int64_t>(tps)) +
          formatted("  tflops: %.2f", flops / 1e12) + "  mfu: " + percent(flops, basis.peak_flops) +
          formatted("  exposed: %.2fms", exposed);
+}
+
+std::string validation_line(const ValidationRecord& record, const RateBasis& basis) {
+  const auto tokens = static_cast<double>(basis.tokens_per_step * record.num_batches);
+  const double tps = record.ms > 0 ? tokens * 1000 / record.ms : 0;
+  return formatted("validate step: %2ld  ", static_cast<long>(record.step)) +
+         "loss: " + number_or_none(record.loss, "%*.5f", 8) + "  " +
+         memory_text(record.peak_reserved_bytes, basis) +
+         "  tps: " + with_commas(static_cast<int64_t>(tps));
 }
 
 std::string settings_table(Config config) {

@@ -21,6 +21,9 @@ struct RateBasis {
 // "step:  1  loss:  5.56310  grad_norm:  2.0312  ...": the last of `steps`, rates over all of them.
 std::string log_line(const std::vector<StepRecord>& steps, const RateBasis& basis);
 
+// "validate step: 10  loss:  5.50123  ...".
+std::string validation_line(const ValidationRecord& record, const RateBasis& basis);
+
 // Every setting by section; those that differ from their default are marked.
 std::string settings_table(Config config);
 

@@ -43,7 +43,8 @@ Rows training_rows(TrainingConfig& c) {
 
 Rows optimizer_rows(OptimizerConfig& c) {
   return {
-      {"optimizer.name", &c.name, "", "update rule", {"AdamW", "Adam"}},
+      {"optimizer.name", &c.name, "", "update rule; Muon: of matrices, and AdamW of all else",
+       {"AdamW", "Adam", "Muon"}},
       {"optimizer.lr", &c.lr, "", "peak learning rate", {}, 0},
       {"optimizer.beta1", &c.beta1, "", "decay of the first moment", {}, 0, 0.9999999},
       {"optimizer.beta2", &c.beta2, "", "decay of the second moment", {}, 0, 0.9999999},
@@ -55,6 +56,37 @@ Rows optimizer_rows(OptimizerConfig& c) {
        "the states held on the device are at most all of them divided by this", {}, 1},
       {"optimizer.swap-optimizer-arena-bytes", &c.swap_optimizer_arena_bytes, "bytes",
        "the same limit in bytes; 0: by times"},
+      {"optimizer.virtual-optimizer", &c.virtual_optimizer, "",
+       "the update itself reads and writes states in host memory, over the link"},
+      {"optimizer.virtual-optimizer-size", &c.virtual_optimizer_size, "GiB",
+       "how many: all, a number, or one for each pipeline rank, comma-separated; the rest is "
+       "swapped with swap-optimizer, else on the device"},
+      {"optimizer.swap-optimizer-fraction", &c.swap_optimizer_fraction, "share of the states",
+       "the rest stays on the device while there is room", {}, 0, 1},
+      {"optimizer.state-dtype", &c.state_dtype, "",
+       "type of the moments; auto: the parameters', or float32 with master-weights",
+       {"auto", "float32", "bfloat16"}},
+      {"optimizer.master-weights", &c.master_weights, "",
+       "a float32 copy of bfloat16 parameters among the states"},
+      {"optimizer.implementation", &c.implementation, "",
+       "kernel of Adam; auto: fused where the device has it",
+       {"auto", "fused", "foreach"}},
+      {"optimizer.muon-lr", &c.muon_lr, "",
+       "peak learning rate of Muon with muon-adjust-lr-fn original; none: optimizer.lr", {}, 0},
+      {"optimizer.muon-momentum", &c.muon_momentum, "",
+       "decay of Muon's momentum", {}, 0, 0.9999999},
+      {"optimizer.muon-enable-nesterov", &c.muon_enable_nesterov, "",
+       "Muon looks ahead along its momentum"},
+      {"optimizer.muon-ns-steps", &c.muon_ns_steps, "iterations",
+       "of Newton-Schulz in an update of Muon", {}, 1, 99},
+      {"optimizer.muon-adjust-lr-fn", &c.muon_adjust_lr_fn, "",
+       "Muon's learning rate for [m, n]: original: times sqrt(max(1, m / n)); "
+       "match_rms_adamw: times 0.2 sqrt(max(m, n)), so that optimizer.lr suits both",
+       {"original", "match_rms_adamw"}},
+      {"optimizer.muon-hybrid-ns", &c.muon_hybrid_ns, "",
+       "iterations beyond the eighth bring singular values to 1, not near it"},
+      {"optimizer.swap-merge-buckets", &c.swap_merge_buckets, "matrices",
+       "for settings of torchtitan-npu; no effect: small matrices share a copy anyway", {}, 1},
   };
 }
 
@@ -85,6 +117,33 @@ Rows activation_checkpoint_rows(ActivationCheckpointConfig& c) {
        "which parts of a layer mode selective runs again", {"attention-core", "mlp", "norms"}},
       {"activation-checkpoint.recompute-ahead", &c.recompute_ahead, "",
        "a stage's last layer runs again before its gradient is there, in the pipeline's bubble"},
+  };
+}
+
+Rows checkpoint_rows(CheckpointConfig& c) {
+  return {
+      {"checkpoint.enable", &c.enable, "", "save checkpoints, and go on from the latest"},
+      {"checkpoint.folder", &c.folder, "", "where they are, in job.dump-folder"},
+      {"checkpoint.interval", &c.interval, "steps", "steps from one to the next", {}, 1},
+      {"checkpoint.load-step", &c.load_step, "step",
+       "which of the folder's to go on from; -1: the latest", {}, -1},
+      {"checkpoint.initial-load-path", &c.initial_load_path, "",
+       "a checkpoint, or a folder of safetensors, to begin with while the folder has none"},
+      {"checkpoint.initial-load-model-only", &c.initial_load_model_only, "",
+       "of that, take the model and nothing else"},
+      {"checkpoint.exclude-from-loading", &c.exclude_from_loading, "",
+       "what is not taken: optimizer, lr_scheduler, dataloader, train_state, comma-separated"},
+      {"checkpoint.keep-latest-k", &c.keep_latest_k, "checkpoints",
+       "older ones are deleted; 0: all stay", {}, 0},
+      {"checkpoint.last-save-model-only", &c.last_save_model_only, "",
+       "the last step's holds the model and nothing else"},
+      {"checkpoint.export-dtype", &c.export_dtype, "",
+       "type of its parameters; float32: as they are", {"float32", "bfloat16", "float16"}},
+      {"checkpoint.async-mode", &c.async_mode, "",
+       "async: written while the next step runs", {"disabled", "async"}},
+      {"checkpoint.enable-first-step-checkpoint", &c.enable_first_step_checkpoint, "",
+       "save after the first step too"},
+      {"checkpoint.load-only", &c.load_only, "", "save none"},
   };
 }
 
@@ -122,6 +181,17 @@ Rows swap_layer_input_rows(SwapLayerInputConfig& c) {
        "inputs still being copied out that may outlive their layer before compute waits; "
        "1: strict; auto: as many as fit under the peak that strict has",
        {}, 0, kNoLimit, !kAbove, "auto"},
+  };
+}
+
+Rows validator_rows(ValidatorConfig& c) {
+  return {
+      {"validator.enable", &c.enable, "", "tell the mean loss on other data now and then"},
+      {"validator.freq", &c.freq, "steps", "steps from one validation to the next", {}, 1},
+      {"validator.steps", &c.steps, "batches",
+       "batches of each, as large as a step's, the same each time; -1: all of the data", {}, -1},
+      {"validator.dataset-path", &c.dataset_path, "",
+       "its texts, as data.path; empty: the last tenth of data.path, where training comes last"},
   };
 }
 
@@ -164,8 +234,10 @@ std::vector<Option> option_table(Config& config) {
                     optimizer_rows(config.optimizer),
                     lr_scheduler_rows(config.lr_scheduler),
                     activation_checkpoint_rows(config.activation_checkpoint),
+                    checkpoint_rows(config.checkpoint),
                     parallelism_rows(config.parallelism),
                     swap_layer_input_rows(config.swap_layer_input),
+                    validator_rows(config.validator),
                     device_rows(config.device),
                     report_rows(config)}) {
     table.insert(table.end(), rows.begin(), rows.end());

@@ -1,7 +1,8 @@
 // One device's parts, made from the configuration.
 #include "trainer/rank.h"
 
-#include "swapline/optimizer/adam.h"
+#include "trainer/rank_optimizer.h"
+#include "trainer/virtual_optimizer.h"
 
 #include <optional>
 #include <utility>
@@ -26,7 +27,8 @@ std::shared_ptr<SwapContext> make_context(Device& device, std::shared_ptr<WaitMe
   options.order = std::move(waits);
   options.timing = true;
   options.host.budget_option =
-      "--swap-layer-input.max-host-bytes for inputs, --optimizer.swap-optimizer for states";
+      "--swap-layer-input.max-host-bytes for inputs, --optimizer.swap-optimizer and "
+      "--optimizer.virtual-optimizer-size for states";
   if (device.is_dry_run()) {
     options.host.read_limit = [] { return std::nullopt; };  // nothing is pinned in earnest
   }
@@ -41,26 +43,32 @@ std::shared_ptr<SwapContext> make_context(Device& device, std::shared_ptr<WaitMe
   return context;
 }
 
-std::vector<AdamGroup> optimizer_groups(const OptimizerConfig& config,
-                                        const std::vector<NamedParameter>& parameters) {
-  AdamGroup group;
-  for (const NamedParameter& parameter : parameters) {
-    group.params.push_back(parameter.tensor);
-  }
-  group.settings.lr = config.lr;
-  group.settings.beta1 = config.beta1;
-  group.settings.beta2 = config.beta2;
-  group.settings.eps = config.eps;
-  group.settings.weight_decay = config.weight_decay;
-  group.settings.decoupled = config.name == "AdamW";
-  return {group};
+// Devices are numbered rank by rank, the lanes of one behind one another.
+size_t virtual_bytes(const Config& config, const Device& device) {
+  const ParallelismConfig& parallelism = config.parallelism;
+  const auto sizes = virtual_optimizer_bytes(
+      config.optimizer, static_cast<size_t>(parallelism.pipeline_parallel_degree));
+  const c10::Device where = device.torch_device();
+  const auto lanes = static_cast<size_t>(parallelism.expert_parallel_degree);
+  return sizes.at(where.is_cpu() ? 0 : static_cast<size_t>(where.index()) / lanes);
 }
 
-AdamOptions optimizer_options(const OptimizerConfig& config, const Device& device) {
+AdamOptions optimizer_options(const OptimizerConfig& config,
+                              const Device& device,
+                              size_t virtual_bytes) {
   AdamOptions options;
   options.placement = config.swap_optimizer ? StatePlacement::kSwap : StatePlacement::kDevice;
   options.swap_optimizer_times = config.swap_optimizer_times;
   options.swap_optimizer_arena_bytes = config.swap_optimizer_arena_bytes.value;
+  options.virtual_optimizer_bytes = virtual_bytes;
+  options.swap_optimizer_fraction = config.swap_optimizer_fraction;
+  if (config.state_dtype != "auto") {
+    options.state_dtype = config.state_dtype == "bfloat16" ? at::kBFloat16 : at::kFloat;
+  }
+  options.master_weights = config.master_weights;
+  options.kernel = config.implementation == "fused"     ? AdamKernel::kFused
+                   : config.implementation == "foreach" ? AdamKernel::kPortable
+                                                        : AdamKernel::kAuto;
   options.link_bytes_per_s = device.link_bytes_per_s();
   options.copy_latency_s = device.copy_latency_s();
   return options;
@@ -78,9 +86,20 @@ Rank::Rank(const Config& config, Device& device, LayerPasses passes)
 
 void Rank::make_optimizer(const Config& config, std::vector<NamedParameter> its_parameters) {
   parameters = std::move(its_parameters);
-  optimizer = std::make_unique<Adam>(context,
-                                     optimizer_groups(config.optimizer, parameters),
-                                     optimizer_options(config.optimizer, device));
+  optimizer = swapline::trainer::make_optimizer(
+      config.optimizer,
+      parameters,
+      context,
+      optimizer_options(config.optimizer, device, virtual_bytes(config, device)));
+  for (size_t group = 0; group < optimizer->num_groups(); ++group) {
+    peak_lrs.push_back(optimizer->lr(group));
+  }
+}
+
+void Rank::set_lr_factor(double factor) {
+  for (size_t group = 0; group < peak_lrs.size(); ++group) {
+    optimizer->set_lr(group, peak_lrs[group] * factor);
+  }
 }
 
 std::vector<at::Tensor> Rank::gradients() const {

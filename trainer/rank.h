@@ -22,6 +22,8 @@ struct Rank {
 
   // Once the device's parameters are there.
   void make_optimizer(const Config& config, std::vector<NamedParameter> its_parameters);
+  // Each group's learning rate: this share of its peak.
+  void set_lr_factor(double factor);
   std::vector<at::Tensor> gradients() const;
   int64_t num_pinned_allocations() const;
 
@@ -33,6 +35,7 @@ struct Rank {
   LayerRunner layers;
   std::vector<NamedParameter> parameters;
   std::unique_ptr<Optimizer> optimizer;
+  std::vector<double> peak_lrs;  // of its groups
 };
 
 using Ranks = std::vector<std::unique_ptr<Rank>>;

@@ -24,6 +24,9 @@ OptimizerSummary summarize_optimizers(const Ranks& ranks, const StepLog& log) {
     summary.num_chunks += stats.num_chunks;
     summary.num_slots = std::max(summary.num_slots, stats.num_slots);
     summary.arena_bytes = std::max(summary.arena_bytes, stats.arena_bytes);
+    summary.scratch_bytes = std::max(summary.scratch_bytes, stats.scratch_bytes);
+    summary.kept_bytes += stats.kept_bytes;
+    summary.mapped_bytes += stats.mapped_bytes;
     summary.state_bytes += stats.state_bytes;
     const std::vector<OptimizerStepTimes> times = rank->optimizer->take_step_times();
     const auto take_median = [&](double OptimizerStepTimes::* of_step, double* of_run) {

@@ -27,6 +27,12 @@ void StepLog::add(StepMarks marks) {
   pending_ = std::move(marks);
 }
 
+void StepLog::note_memory(const MemoryReport& memory) {
+  if (memory.peak_allocated_bytes > highest_memory_.peak_allocated_bytes) {
+    highest_memory_ = memory;
+  }
+}
+
 void StepLog::finish() {
   if (pending_) {
     read(*std::exchange(pending_, std::nullopt));
@@ -55,14 +61,12 @@ void StepLog::read(StepMarks marks) {
     const MemoryReport& memory = of_device.memory;
     raise(record.peak_reserved_bytes, memory.peak_reserved_bytes);
     raise(record.peak_allocated_bytes, memory.peak_allocated_bytes);
-    if (memory.peak_allocated_bytes > highest_memory_.peak_allocated_bytes) {
-      highest_memory_ = memory;
-    }
+    note_memory(memory);
   }
   layer_input_exposed_ms_.push_back(most_for_layer_inputs);
   records_.push_back(record);
   unlogged_.push_back(record);
-  if (record.step == 1 || record.step % log_freq_ == 0) {
+  if (records_.size() == 1 || record.step % log_freq_ == 0) {
     on_steps_(std::exchange(unlogged_, {}));
   }
 }

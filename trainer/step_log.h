@@ -30,7 +30,7 @@ struct StepMarks {
 
 class StepLog {
  public:
-  // `on_steps` gets the records since its last call, each `log_freq` steps and after the first.
+  // `on_steps` gets the records since its last call, each `log_freq` steps and after the first one.
   // `devices` must outlive the log.
   StepLog(const Devices& devices,
           int64_t log_freq,
@@ -38,6 +38,8 @@ class StepLog {
 
   // Takes in a step, and reads the one before it.
   void add(StepMarks marks);
+  // Memory that was needed outside of steps.
+  void note_memory(const MemoryReport& memory);
   // Reads the last step. Blocks the host until it is done.
   void finish();
 

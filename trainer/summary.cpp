@@ -52,6 +52,9 @@ Json optimizer_json(const OptimizerSummary& optimizer) {
           {"num_chunks", optimizer.num_chunks},
           {"num_slots", optimizer.num_slots},
           {"arena_bytes", optimizer.arena_bytes},
+          {"scratch_bytes", optimizer.scratch_bytes},
+          {"kept_bytes", optimizer.kept_bytes},
+          {"mapped_bytes", optimizer.mapped_bytes},
           {"state_bytes", optimizer.state_bytes},
           {"state_bytes_on_device_outside_step", optimizer.state_bytes_on_device_outside_step},
           {"h2d_ms", optimizer.h2d_ms},
@@ -77,6 +80,10 @@ std::string summary_json(const RunSummary& summary) {
   for (const StepRecord& step : summary.steps) {
     steps.push_back(step_json(step));
   }
+  Json validation = Json::array();
+  for (const ValidationRecord& record : summary.validation) {
+    validation.push_back({{"step", record.step}, {"loss", number_or_null(record.loss)}});
+  }
   const HostSummary& host = summary.host;
   const Json json = {
       {"device",
@@ -90,6 +97,7 @@ std::string summary_json(const RunSummary& summary) {
         {"num_parameters", summary.num_parameters},
         {"num_layers", summary.num_layers}}},
       {"steps", steps},
+      {"validation", validation},
       {"peak_allocated_bytes", summary.peak_allocated_bytes},
       {"peak_reserved_bytes", summary.peak_reserved_bytes},
       {"peak_bytes_by_kind", by_kind_json(summary.peak_bytes_by_use)},

@@ -21,6 +21,14 @@ struct StepRecord {
   size_t peak_reserved_bytes = 0;
 };
 
+struct ValidationRecord {
+  int64_t step = 0;            // steps taken before it
+  std::optional<double> loss;  // none in a dry run
+  double ms = 0;
+  int64_t num_batches = 0;
+  size_t peak_reserved_bytes = 0;
+};
+
 struct LayerInputSummary {
   bool enabled = false;
   int64_t swapped_bytes_per_step = 0;
@@ -38,6 +46,9 @@ struct OptimizerSummary {
   int64_t num_chunks = 0;
   int64_t num_slots = 0;
   size_t arena_bytes = 0;
+  size_t scratch_bytes = 0;  // beside the arena, in the step only
+  size_t kept_bytes = 0;     // of states, by swap-optimizer-fraction
+  size_t mapped_bytes = 0;   // of states, addressed in host memory by the update
   size_t state_bytes = 0;
   size_t state_bytes_on_device_outside_step = 0;
   double h2d_ms = 0;
@@ -64,6 +75,7 @@ struct RunSummary {
   int64_t num_parameters = 0;
   int64_t num_layers = 0;
   std::vector<StepRecord> steps;
+  std::vector<ValidationRecord> validation;
   size_t peak_allocated_bytes = 0;
   size_t peak_reserved_bytes = 0;
   BytesByUse peak_bytes_by_use{};  // at the moment of the highest peak

@@ -38,23 +38,29 @@ constexpr std::array kTextSuffixes = {".txt",
                                       ".json",
                                       ".jsonl"};
 
-[[noreturn]] void refuse(const std::string& path, const std::string& reason) {
-  throw std::runtime_error(
-      "--data.path: " + path + ": " + reason +
-      "; allowed is a folder of texts, a text file, or JSON-lines with \"text\"");
-}
+// A place that texts are read from, and the option that named it.
+struct Source {
+  fs::path path;
+  std::string_view option;
+
+  [[noreturn]] void refuse(const std::string& reason) const {
+    throw std::runtime_error(
+        std::string(option) + ": " + path.string() + ": " + reason +
+        "; allowed is a folder of texts, a text file, or JSON-lines with \"text\"");
+  }
+};
 
 bool is_json_lines(const fs::path& path) {
   return path.extension() == ".jsonl" || path.extension() == ".json";
 }
 
-std::string read_file(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
+std::string read_file(const Source& source) {
+  std::ifstream file(source.path, std::ios::binary);
   std::ostringstream text;
   text << file.rdbuf();
   // An empty file sets the fail bit of `text`, not of the file.
   if (!file.is_open() || file.bad()) {
-    refuse(path.string(), "cannot be read");
+    source.refuse("cannot be read");
   }
   return std::move(text).str();
 }
@@ -65,8 +71,8 @@ void append_text(std::string& texts, std::string_view text) {
   }
 }
 
-void append_json_lines(std::string& texts, const fs::path& path) {
-  std::istringstream lines(read_file(path));
+void append_json_lines(std::string& texts, const Source& source) {
+  std::istringstream lines(read_file(source));
   std::string line;
   for (int number = 1; std::getline(lines, line); ++number) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) {
@@ -75,25 +81,24 @@ void append_json_lines(std::string& texts, const fs::path& path) {
     const auto record = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
     const auto text = record.is_object() ? record.find("text") : record.end();
     if (text == record.end() || !text->is_string()) {
-      refuse(path.string(),
-             "line " + std::to_string(number) + " is no JSON object with a \"text\"");
+      source.refuse("line " + std::to_string(number) + " is no JSON object with a \"text\"");
     }
     append_text(texts, text->get<std::string>());
   }
 }
 
-void append_file(std::string& texts, const fs::path& path) {
-  if (is_json_lines(path)) {
-    append_json_lines(texts, path);
+void append_file(std::string& texts, const Source& source) {
+  if (is_json_lines(source.path)) {
+    append_json_lines(texts, source);
   } else {
-    append_text(texts, read_file(path));
+    append_text(texts, read_file(source));
   }
 }
 
-std::vector<fs::path> text_files(const fs::path& folder) {
+std::vector<fs::path> text_files(const Source& folder) {
   std::vector<fs::path> files;
   std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder.path, error)) {
     const bool is_text =
         std::find(kTextSuffixes.begin(), kTextSuffixes.end(), entry.path().extension()) !=
         kTextSuffixes.end();
@@ -102,7 +107,7 @@ std::vector<fs::path> text_files(const fs::path& folder) {
     }
   }
   if (error) {
-    refuse(folder.string(), "cannot be read");
+    folder.refuse("cannot be read");
   }
   // Directories list in any order; the data must not.
   std::sort(files.begin(), files.end());
@@ -111,29 +116,31 @@ std::vector<fs::path> text_files(const fs::path& folder) {
 
 }  // namespace
 
-std::string read_texts(const std::string& path) {
+std::string read_texts(const std::string& path, std::string_view option) {
+  const Source source{path, option};
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (!fs::exists(status)) {
-    refuse(path, "does not exist");
+    source.refuse("does not exist");
   }
   std::string texts;
   if (fs::is_directory(status)) {
-    for (const fs::path& file : text_files(path)) {
-      append_file(texts, file);
+    for (const fs::path& file : text_files(source)) {
+      append_file(texts, {file, option});
     }
   } else {
-    append_file(texts, path);
+    append_file(texts, source);
   }
   if (texts.empty()) {
-    refuse(path, "holds no text");
+    source.refuse("holds no text");
   }
   return texts;
 }
 
-TextData::TextData(std::string text, int64_t seq_len) : text_(std::move(text)), seq_len_(seq_len) {
+TextData::TextData(std::string text, int64_t seq_len, std::string_view option)
+    : text_(std::move(text)), seq_len_(seq_len) {
   if (size() < seq_len + 1) {
-    throw std::runtime_error("--data.path: found " + std::to_string(size()) +
+    throw std::runtime_error(std::string(option) + ": found " + std::to_string(size()) +
                              " bytes of text, needed are at least --training.seq-len + 1 = " +
                              std::to_string(seq_len + 1));
   }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include <ATen/core/Tensor.h>
 
@@ -11,8 +12,8 @@ namespace swapline::trainer {
 // The texts at `path`, one after the other, each ended by a 0 byte. A folder: its own text files
 // (.txt, .md, .rst, .py, .c, .h, .cpp, .jsonl, ...) by name, subfolders not. A file: its text, or
 // when it ends in .jsonl or .json, the field "text" of each line.
-// Throws: std::runtime_error naming --data.path, what was found, and the file (and line).
-std::string read_texts(const std::string& path);
+// Throws: std::runtime_error naming `option`, what was found, and the file (and line).
+std::string read_texts(const std::string& path, std::string_view option = "--data.path");
 
 struct Batch {
   at::Tensor tokens;   // int64 [B, T], on the host
@@ -22,8 +23,8 @@ struct Batch {
 // Hands out windows of seq_len + 1 bytes, one behind the other, and starts over at the end.
 class TextData {
  public:
-  // Throws: std::runtime_error when `text` is shorter than one window.
-  TextData(std::string text, int64_t seq_len);
+  // Throws: std::runtime_error naming `option` when `text` is shorter than one window.
+  TextData(std::string text, int64_t seq_len, std::string_view option = "--data.path");
 
   Batch next_batch(int64_t num_sequences);
 

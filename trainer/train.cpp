@@ -89,6 +89,11 @@ RunSummary run_all_steps(const Config& config, const Layout& layout, const Devic
               config.data.path.c_str(),
               static_cast<double>(trainer.text_bytes()) / 1e6);
   RunSummary summary = trainer.run();
+  if (summary.steps.empty()) {
+    std::printf("nothing is left to do: --training.steps %ld are taken\n",
+                static_cast<long>(config.training.steps));
+    return summary;
+  }
   std::printf(
       "%s",
       summary_table(summary, trainer.rate_basis(), devices.front()->has_virtual_time()).c_str());
@@ -121,7 +126,9 @@ void train(const Config& given) {
   } catch (const c10::OutOfMemoryError& error) {
     throw std::runtime_error(out_of_memory_message(config, error));
   }
-  write_outputs(config, device, summary);
+  if (!summary.steps.empty()) {
+    write_outputs(config, device, summary);
+  }
   if (summary.races > 0) {
     throw std::runtime_error(std::to_string(summary.races) + " races: " + device.first_race());
   }

@@ -7,11 +7,12 @@
 #include <cstdio>
 #include <utility>
 
-#include <ATen/ops/add.h>
-
 namespace swapline::trainer {
 
-Trainer::Trainer(const Config& config, Layout layout, const Devices& devices)
+Trainer::Trainer(const Config& config,
+                 Layout layout,
+                 const Devices& devices,
+                 std::shared_ptr<FileOps> checkpoint_ops)
     : config_(config),
       devices_(devices),
       layout_(std::move(layout)),
@@ -45,6 +46,15 @@ Trainer::Trainer(const Config& config, Layout layout, const Devices& devices)
       *stages_,
       std::vector<int64_t>{layout_.microbatch_size, config.training.seq_len, figures_.dim},
       dtype_);
+  if (config.validator.enable) {
+    validator_ =
+        std::make_unique<Validator>(config, layout_, devices_, parts, validation_texts(config));
+  }
+  state_.data_bytes = data_.size();
+  if (config.checkpoint.enable) {
+    checkpoints_ = std::make_unique<Checkpoints>(
+        config, saved_tensors(models_, parameters_, ranks_), std::move(checkpoint_ops));
+  }
 }
 
 void Trainer::make_models() {
@@ -93,18 +103,35 @@ RunSummary Trainer::run() {
     std::printf("%s\n", log_line(steps, basis).c_str());
     std::fflush(stdout);
   });
+  if (!go_on_from_checkpoint(log)) {
+    return {};
+  }
   int64_t misses_in_first_step = 0;
-  for (int64_t step = 1; step <= num_steps; ++step) {
+  std::vector<ValidationRecord> validation;
+  const int64_t first_step = state_.step + 1;
+  for (int64_t step = first_step; step <= num_steps; ++step) {
     StepMarks marks = take_step(step);
-    if (step == 1) {
+    end_step(step, marks, bar);
+    if (step == first_step) {
       pinned_allocations_in_first_step_ = num_pinned_allocations();
       misses_in_first_step = summarize_layer_inputs(ranks_, 1).prefetch_misses;
     }
     log.add(std::move(marks));
+    if (validator_ != nullptr && validator_->is_due(step)) {
+      log.finish();  // its line comes first
+      validation.push_back(validator_->run(step));
+      bar.clear();
+      std::printf("%s\n", validation_line(validation.back(), basis).c_str());
+      std::fflush(stdout);
+    }
     bar.draw(step);
+  }
+  if (checkpoints_ != nullptr) {
+    checkpoints_->wait();
   }
   log.finish();
   RunSummary summary = summarize(devices_, ranks_, log);
+  summary.validation = std::move(validation);
   summary.model_name = config_.model.name;
   summary.model_flavor = config_.model.flavor;
   summary.num_parameters = figures_.num_parameters;
@@ -116,6 +143,23 @@ RunSummary Trainer::run() {
   summary.optimizer.swap = config_.optimizer.swap_optimizer;
   summary.optimizer.state_bytes_on_device_outside_step = state_bytes_outside_step_;
   return summary;
+}
+
+bool Trainer::go_on_from_checkpoint(StepLog& log) {
+  if (checkpoints_ == nullptr) {
+    return true;
+  }
+  const std::string loaded = checkpoints_->load(state_);
+  if (!loaded.empty()) {
+    data_.seek(state_.data_position);
+    std::printf("checkpoint: loaded %s, %ld steps taken before\n",
+                loaded.c_str(),
+                static_cast<long>(state_.step));
+  }
+  for (const auto& device : devices_) {
+    log.note_memory(device->memory());
+  }
+  return state_.step < config_.training.steps;
 }
 
 StepMarks Trainer::take_step(int64_t step) {
@@ -143,33 +187,42 @@ StepMarks Trainer::take_step(int64_t step) {
   shared_->add_up();
   const at::Tensor grad_norm =
       clip_grad_norm(gradients(), counted_gradients_, config_.training.max_norm);
-  const double factor = schedule_.factor(step - 1);
+  const double factor = schedule_.factor(state_.schedule_step);
+  if (checkpoints_ != nullptr) {
+    checkpoints_->wait();  // it reads what the optimizers change
+  }
   for (const auto& rank : ranks_) {
-    for (size_t group = 0; group < rank->optimizer->num_groups(); ++group) {
-      rank->optimizer->set_lr(group, config_.optimizer.lr * factor);
-    }
+    rank->set_lr_factor(factor);
     rank->optimizer->step();
   }
   shared_->balance();
   for (size_t i = 0; i < devices_.size(); ++i) {
     marks.devices[i].end = devices_[i]->mark();
   }
-  marks.loss_and_grad_norm = ScalarCopy({mean_loss(), grad_norm}, ranks_.front()->staging.get());
+  const at::Tensor loss = stages_->take_loss(devices_.front()->torch_device());
+  marks.loss_and_grad_norm = ScalarCopy({loss, grad_norm}, ranks_.front()->staging.get());
   for (size_t i = 0; i < devices_.size(); ++i) {
     marks.devices[i].exposed = ranks_[i]->waits->take();
-    marks.devices[i].memory = devices_[i]->memory();
   }
   return marks;
 }
 
-// Over all micro-batches and lanes, a scalar on the first device.
-at::Tensor Trainer::mean_loss() {
-  at::Tensor sum;
-  for (const at::Tensor& loss : stages_->take_losses()) {
-    const at::Tensor here = loss.to(devices_.front()->torch_device(), /*non_blocking=*/true);
-    sum = sum.defined() ? at::add(sum, here) : here;
+// Here memory is read: what a save needs counts too.
+void Trainer::end_step(int64_t step, StepMarks& marks, ProgressBar& bar) {
+  state_.step = step;
+  state_.num_tokens += layout_.sequences_per_step() * config_.training.seq_len;
+  ++state_.schedule_step;
+  state_.data_position = data_.position();
+  const std::string saved = checkpoints_ == nullptr ? "" : checkpoints_->save_if_due(state_);
+  if (!saved.empty()) {
+    bar.clear();
+    std::printf("checkpoint: %s %s\n",
+                config_.checkpoint.async_mode == "disabled" ? "saved" : "saving",
+                saved.c_str());
   }
-  return sum;
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    marks.devices[i].memory = devices_[i]->memory();
+  }
 }
 
 std::vector<std::vector<at::Tensor>> Trainer::gradients() const {

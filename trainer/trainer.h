@@ -2,6 +2,7 @@
 #pragma once
 
 #include "trainer/batch_loader.h"
+#include "trainer/checkpoints.h"
 #include "trainer/clip.h"
 #include "trainer/config.h"
 #include "trainer/console.h"
@@ -16,6 +17,7 @@
 #include "trainer/step_log.h"
 #include "trainer/summary.h"
 #include "trainer/text_data.h"
+#include "trainer/validator.h"
 
 #include <memory>
 #include <vector>
@@ -25,10 +27,15 @@ namespace swapline::trainer {
 class Trainer {
  public:
   // `layout`: of `config`. `devices`: as many as it has; must outlive the trainer.
+  // `checkpoint_ops`: how checkpoints are written; nullptr: as the system does.
   // Throws: std::runtime_error for data that cannot be used, c10::Error, HostMemoryError.
-  Trainer(const Config& config, Layout layout, const Devices& devices);
+  Trainer(const Config& config,
+          Layout layout,
+          const Devices& devices,
+          std::shared_ptr<FileOps> checkpoint_ops = nullptr);
 
-  // Takes all steps, with a line of log for each log_freq of them.
+  // Takes all steps, with a line of log for each log_freq of them; from a checkpoint on, those that
+  // are left. No steps in what is returned: none was left.
   RunSummary run();
 
   RateBasis rate_basis() const;
@@ -38,7 +45,10 @@ class Trainer {
  private:
   void make_models();
   void make_optimizers();
+  // Returns whether steps are left.
+  bool go_on_from_checkpoint(StepLog& log);
   StepMarks take_step(int64_t step);
+  void end_step(int64_t step, StepMarks& marks, ProgressBar& bar);
   at::Tensor mean_loss();
   std::vector<std::vector<at::Tensor>> gradients() const;
   int64_t num_pinned_allocations() const;
@@ -57,7 +67,10 @@ class Trainer {
   std::unique_ptr<SharedGradients> shared_;
   std::unique_ptr<StageRunner> stages_;
   std::unique_ptr<Pipeline> pipeline_;
+  std::unique_ptr<Validator> validator_;  // nullptr: none is wanted
   LrSchedule schedule_;
+  TrainState state_;
+  std::unique_ptr<Checkpoints> checkpoints_;  // nullptr: none are wanted
   int64_t pinned_allocations_in_first_step_ = 0;
   size_t state_bytes_outside_step_ = 0;  // most optimizer state on a device after backward
 };

@@ -45,7 +45,8 @@ TEST(Program, SummaryHasEveryFieldOfTheFormat) {
                                    "host",
                                    "layer_input",
                                    "optimizer",
-                                   "races"}));
+                                   "races",
+                                   "validation"}));
   EXPECT_EQ(keys_of(summary["device"]),
             (std::set<std::string>{"type", "preset", "count", "capacity_bytes"}));
   EXPECT_EQ(keys_of(summary["model"]),
@@ -80,6 +81,9 @@ TEST(Program, SummaryHasEveryFieldOfTheFormat) {
                                    "num_chunks",
                                    "num_slots",
                                    "arena_bytes",
+                                   "scratch_bytes",
+                                   "kept_bytes",
+                                   "mapped_bytes",
                                    "state_bytes",
                                    "state_bytes_on_device_outside_step",
                                    "h2d_ms",

@@ -1,6 +1,7 @@
 #include "trainer/models/deepseek_v3.h"
 
 #include <cmath>
+#include <utility>
 
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
@@ -42,7 +43,7 @@ DeepseekV3::DeepseekV3(const DeepseekV3Shape& shape,
       const RoutedLayer routed =
           make_routed_layer(plan, options.shard, options.force_load_balance, parameters);
       layers_.push_back(routed.layer);
-      balances_.push_back(routed.balance);
+      add_balance(plan.prefix, routed.balance);
     }
   }
   Device& device = *placement.head;
@@ -64,8 +65,13 @@ DeepseekV3::DeepseekV3(const DeepseekV3Shape& shape,
                          device};
     mtp_modules_.push_back(
         make_mtp_module(plan, options.shard, options.force_load_balance, parameters));
-    balances_.push_back(mtp_modules_.back().routed.balance);
+    add_balance(plan.prefix, mtp_modules_.back().routed.balance);
   }
+}
+
+void DeepseekV3::add_balance(const std::string& prefix, std::shared_ptr<LoadBalance> balance) {
+  buffers_.push_back({prefix + "moe.expert_bias", balance->bias});
+  balances_.push_back(std::move(balance));
 }
 
 at::Tensor DeepseekV3::embed(const at::Tensor& tokens) const {

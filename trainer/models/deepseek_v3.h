@@ -7,6 +7,7 @@
 #include "trainer/models/mtp.h"
 
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace swapline::trainer {
@@ -37,6 +38,8 @@ class DeepseekV3 : public Model {
                   const RunLayer& run_layer) const override;
   std::vector<TiedParameters> tied_parameters() const override { return tied_; }
 
+  // The load balance's biases.
+  std::vector<NamedBuffer> buffers() const override { return buffers_; }
   // Of layers with experts from the first on, then of MTP modules.
   std::vector<at::Tensor> expert_loads() const override;
   void set_counting(bool counts) override;
@@ -46,11 +49,13 @@ class DeepseekV3 : public Model {
   at::Tensor head_loss_of(const at::Tensor& hidden_states,
                           const at::Tensor& norm,
                           const at::Tensor& targets) const;
+  void add_balance(const std::string& prefix, std::shared_ptr<LoadBalance> balance);
 
   DeepseekV3Shape shape_;
   std::vector<LayerPtr> layers_;
   std::vector<MtpModule> mtp_modules_;
   std::vector<std::shared_ptr<LoadBalance>> balances_;
+  std::vector<NamedBuffer> buffers_;
   at::Tensor embedding_;       // [V, D]
   at::Tensor head_embedding_;  // the same on the head's device, for MTP modules
   at::Tensor norm_;            // [D]

@@ -53,8 +53,9 @@ struct MoeLayer : ExpertLayer {
   bool has_numbers = true;  // false in a dry run
 
   at::Tensor forward(const at::Tensor& hidden_states, const PartRunner& parts) const override;
-  Attended attend(const at::Tensor& hidden_states,
-                  const std::vector<int64_t>* known_counts) const override;
+  Routed route(const at::Tensor& hidden_states, bool counts) const override;
+  std::vector<int64_t> known_counts(const Routed& routed) const override;
+  Attended attend(const Routed& routed) const override;
   at::Tensor experts(const at::Tensor& tokens,
                      const at::Tensor& weights,
                      const std::vector<std::vector<int64_t>>& counts) const override {
@@ -89,24 +90,36 @@ at::Tensor MoeLayer::forward(const at::Tensor& hidden_states, const PartRunner& 
   return residual + parts.run(LayerPart::kFeedForward, experts_part, {x, routing.weights});
 }
 
-Attended MoeLayer::attend(const at::Tensor& hidden_states,
-                          const std::vector<int64_t>* known_counts) const {
-  const bool is_first_run = known_counts == nullptr;
-  if (is_first_run && !has_numbers && !router.balance->is_forced) {
+Routed MoeLayer::route(const at::Tensor& hidden_states, bool counts) const {
+  const PartRunner plainly;
+  Routed routed;
+  routed.residual = attention.run(hidden_states, plainly);
+  routed.normed = run_norm(routed.residual, ffn_norm, attention.norm_eps, plainly);
+  Routing routing = router.route(routed.normed.flatten(0, 1), counts);
+  routed.weights = std::move(routing.weights);
+  routed.rows = std::move(routing.rows);
+  return routed;
+}
+
+std::vector<int64_t> MoeLayer::known_counts(const Routed& routed) const {
+  if (router.balance->is_forced) {
+    return router.forced_counts(routed.rows.places.size(0));
+  }
+  if (!has_numbers) {
     throw UsageError(
         "--device.dry-run: found experts on several ranks, whose loads depend on numbers that a "
         "dry run does not have; allowed with --debug.moe-force-load-balance");
   }
-  const PartRunner plainly;
-  const at::Tensor h = attention.run(hidden_states, plainly);
-  const at::Tensor x = run_norm(h, ffn_norm, attention.norm_eps, plainly);
-  const Routing routing = router.route(x.flatten(0, 1), /*counts=*/is_first_run);
+  return {};
+}
+
+Attended MoeLayer::attend(const Routed& routed) const {
   Attended attended;
-  attended.residual = h + shared.run(x, plainly);
-  attended.tokens = sorted_tokens(x, routing.rows);
-  attended.weights = sorted_weights(routing.weights, routing.rows);
-  attended.places = routing.rows.places;
-  attended.counts = is_first_run ? router.counts_on_host(routing.rows) : *known_counts;
+  attended.residual = routed.residual + shared.run(routed.normed, PartRunner());
+  attended.tokens = sorted_tokens(routed.normed, routed.rows);
+  attended.weights = sorted_weights(routed.weights, routed.rows);
+  attended.places = routed.rows.places;
+  attended.token_of_row = routed.rows.token_of_row;
   return attended;
 }
 

@@ -30,7 +30,7 @@ struct RoutedLayer {
 };
 
 LayerPtr make_dense_layer(const LayerPlan& plan, ParameterFactory& parameters);
-// In a dry run, where nobody knows the counts, attend() without them throws UsageError unless
+// In a dry run, where nobody knows the counts, known_counts() throws UsageError unless
 // `force_load_balance`; forward() does not need them. Throws: UsageError when the experts cannot be
 // shared evenly.
 RoutedLayer make_routed_layer(const LayerPlan& plan,

@@ -37,26 +37,46 @@ class Layer {
   virtual at::Tensor forward(const at::Tensor& hidden_states, const PartRunner& parts) const = 0;
 };
 
-// A layer up to where its tokens leave for their experts. One row for each token and expert chosen
-// for it, sorted by expert.
+// One row for each token and expert chosen for it, sorted by expert; of one expert, in the order of
+// the tokens.
+struct RowOrder {
+  at::Tensor choice_of_row;  // int64 [N]: which (token, choice) a row is
+  at::Tensor token_of_row;   // int64 [N]
+  at::Tensor places;         // int64 [N]: the row of each (token, choice)
+  at::Tensor ends;           // int32 [E]: where each expert's rows end
+};
+
+// A layer up to where it is known which tokens go where.
+struct Routed {
+  at::Tensor residual;  // [B, T, D]: behind attention
+  at::Tensor normed;    // [B, T, D]: what the experts take
+  at::Tensor weights;   // [B * T, K]
+  RowOrder rows;
+};
+
+// A layer up to where its tokens leave for their experts.
 struct Attended {
-  at::Tensor residual;  // [B, T, D]: all that the routed experts are added to
-  at::Tensor tokens;    // [N, D]
-  at::Tensor weights;   // [N, 1]: what each row's expert output is multiplied by
-  at::Tensor places;    // int64 [N]: the row, among those sorted by expert, of (token, choice)
-  std::vector<int64_t> counts;  // rows of each expert, of all ranks' experts
+  at::Tensor residual;      // [B, T, D]: all that the routed experts are added to
+  at::Tensor tokens;        // [N, D]
+  at::Tensor weights;       // [N, 1]: what each row's expert output is multiplied by
+  at::Tensor places;        // of RowOrder
+  at::Tensor token_of_row;  // of RowOrder
 };
 
 // A layer with routed experts, cut where its tokens travel between the ranks that share the
 // experts. Without other ranks, forward() is
-//   merge(residual, experts(tokens, weights, {counts}), places).
+//   merge(residual, experts(tokens, weights, {counts}), places)
+// of attend(route(hidden_states)). The host waits for the device in none of them.
 class ExpertLayer : public Layer {
  public:
-  // `known_counts`: of the forward that is run again here; then nothing is counted for the load
-  // balance, and the host does not wait. nullptr: found out, for which the host waits unless the
-  // load balance is forced.
-  virtual Attended attend(const at::Tensor& hidden_states,
-                          const std::vector<int64_t>* known_counts) const = 0;
+  // `counts`: for the load balance; not where a forward is run again.
+  virtual Routed route(const at::Tensor& hidden_states, bool counts) const = 0;
+  // Rows of each expert, of all ranks' experts, where they are known without the device: when the
+  // load balance is forced. Else empty, and routed.rows.ends has them.
+  // Throws: UsageError in a dry run that does not know them.
+  virtual std::vector<int64_t> known_counts(const Routed& routed) const = 0;
+  // The rest, up to where tokens leave.
+  virtual Attended attend(const Routed& routed) const = 0;
   // The rows that came to this rank, source by source and sorted by expert in each, through their
   // experts and times their weights. counts[source][local expert]. [M, D], [M, 1] -> [M, D].
   virtual at::Tensor experts(const at::Tensor& tokens,

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -48,6 +49,12 @@ struct ModelFigures {
 // How a layer is run: with recompute and swap, or just so.
 using RunLayer = std::function<at::Tensor(const LayerPtr& layer, at::Tensor hidden_states)>;
 
+// A tensor that belongs to a model's state and is no parameter.
+struct NamedBuffer {
+  std::string name;
+  at::Tensor tensor;
+};
+
 // One matrix that two devices need: equal values, and the sum of both gradients for each.
 using TiedParameters = std::pair<NamedParameter, NamedParameter>;
 
@@ -66,6 +73,9 @@ class Model {
 
   // Parameters of which the embedding's and the head's device both hold a copy.
   virtual std::vector<TiedParameters> tied_parameters() const { return {}; }
+
+  // Changed in place by balance(); the same on all ranks.
+  virtual std::vector<NamedBuffer> buffers() const { return {}; }
 
   // Load balance without an auxiliary loss. Rows that went to each expert since the last
   // balance(), one float tensor [E] for each layer with experts; a run in which they are not to be

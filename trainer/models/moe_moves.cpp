@@ -45,7 +45,8 @@ struct SumOfRows : torch::autograd::Function<SumOfRows> {
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const at::Tensor places = context->get_saved_variables()[0];
     const int64_t num_choices = context->saved_data[kNumChoices].toInt();
-    return {rows_of_sum(grads[0], places, num_choices), {}, {}};
+    const at::Tensor token_of_row = at::floor_divide(inverse_of(places), num_choices);
+    return {grads[0].index_select(0, token_of_row), {}, {}};
   }
 };
 
@@ -59,10 +60,6 @@ at::Tensor rows_of_tokens(const at::Tensor& x,
                           const at::Tensor& token_of_row,
                           const at::Tensor& places) {
   return RowsOfTokens::apply(x, token_of_row, places);
-}
-
-at::Tensor rows_of_sum(const at::Tensor& gradient, const at::Tensor& places, int64_t num_choices) {
-  return gradient.index_select(0, at::floor_divide(inverse_of(places), num_choices));
 }
 
 at::Tensor sum_of_rows(const at::Tensor& rows, const at::Tensor& places, int64_t num_choices) {

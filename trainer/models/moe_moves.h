@@ -20,7 +20,5 @@ at::Tensor rows_of_tokens(const at::Tensor& x,
 
 // The sum of each token's rows. [N, D] -> [N / K, D].
 at::Tensor sum_of_rows(const at::Tensor& rows, const at::Tensor& places, int64_t num_choices);
-// Its gradient: each row gets that of its token's sum. [N / K, D] -> [N, D]. No graph of its own.
-at::Tensor rows_of_sum(const at::Tensor& gradient, const at::Tensor& places, int64_t num_choices);
 
 }  // namespace swapline::trainer

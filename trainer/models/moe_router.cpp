@@ -88,21 +88,10 @@ Routing Router::route(const at::Tensor& x, bool counts) const {
   return routing;
 }
 
-std::vector<int64_t> Router::counts_on_host(const RowOrder& rows) const {
+std::vector<int64_t> Router::forced_counts(int64_t num_rows) const {
   std::vector<int64_t> counts;
-  if (balance->is_forced) {
-    const int64_t num_rows = rows.places.size(0);
-    for (int64_t expert = 0; expert < shape.num_experts; ++expert) {
-      counts.push_back(num_rows / shape.num_experts + (expert < num_rows % shape.num_experts));
-    }
-    return counts;
-  }
-  const at::Tensor ends = rows.ends.cpu();
-  int64_t begin = 0;
   for (int64_t expert = 0; expert < shape.num_experts; ++expert) {
-    const int64_t end = ends.const_data_ptr<int32_t>()[expert];
-    counts.push_back(end - begin);
-    begin = end;
+    counts.push_back(num_rows / shape.num_experts + (expert < num_rows % shape.num_experts));
   }
   return counts;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "trainer/models/deepseek_v3_shape.h"
+#include "trainer/models/layer.h"
 
 #include <cstdint>
 #include <memory>
@@ -25,14 +26,6 @@ struct LoadBalance {
   void change_bias(const at::Tensor& loads);
 };
 
-// The rows sorted by expert; of one expert, in the order of the tokens.
-struct RowOrder {
-  at::Tensor choice_of_row;  // int64 [N]: which (token, choice) a row is
-  at::Tensor token_of_row;   // int64 [N]
-  at::Tensor places;         // int64 [N]: the row of each (token, choice)
-  at::Tensor ends;           // int32 [E]: where each expert's rows end
-};
-
 struct Routing {
   at::Tensor weights;  // [S, K] in the tokens' dtype
   RowOrder rows;
@@ -45,8 +38,8 @@ struct Router {
 
   // x: [S, D]. Enqueues only: the host does not wait. `counts`: for the load balance.
   Routing route(const at::Tensor& x, bool counts) const;
-  // Rows of each expert. Blocks the host until they are there, unless the balance is forced.
-  std::vector<int64_t> counts_on_host(const RowOrder& rows) const;
+  // Rows of each of E experts when the balance is forced.
+  std::vector<int64_t> forced_counts(int64_t num_rows) const;
 
  private:
   at::Tensor choose(const at::Tensor& scores) const;

@@ -27,6 +27,15 @@ int64_t sum_to(const RowCounts& rows, size_t to) {
   return sum;
 }
 
+// On the current stream of each event's device.
+void wait_for(std::vector<SharedEvent>& is_done) {
+  for (const SharedEvent& event : is_done) {
+    const c10::Device device = event->device();
+    event->block(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  }
+  is_done.clear();
+}
+
 }  // namespace
 
 Exchange::~Exchange() {
@@ -34,11 +43,7 @@ Exchange::~Exchange() {
 }
 
 std::vector<PerLane> Exchange::wait() {
-  for (const SharedEvent& event : is_done_) {
-    const c10::Device device = event->device();
-    event->block(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
-  }
-  is_done_.clear();
+  wait_for(is_done_);
   sent_.clear();
   return std::move(arriving_);
 }
@@ -105,55 +110,74 @@ Exchange Lanes::exchange(const std::vector<PerLane>& tensors, const RowCounts& r
   return exchange;
 }
 
-void Lanes::add_up(const PerLane& tensors) const {
-  const c10::NoGradGuard no_grad;
-  if (size() == 1) {
-    return;
-  }
-  const int64_t numel = tensors.front().numel();
+at::Tensor Lanes::share_of(const at::Tensor& tensor, size_t owner) const {
+  const int64_t numel = tensor.numel();
   const auto num_lanes = static_cast<int64_t>(size());
   const int64_t share = (numel + num_lanes - 1) / num_lanes;
-  const auto share_of = [&](const at::Tensor& tensor, size_t owner) {
-    const int64_t begin = std::min(numel, static_cast<int64_t>(owner) * share);
-    return tensor.view({numel}).narrow(0, begin, std::min(numel - begin, share));
-  };
-  // Each lane adds up its share of all lanes' elements ...
-  std::vector<PerLane> parts(size());
+  const int64_t begin = std::min(numel, static_cast<int64_t>(owner) * share);
+  return tensor.view({numel}).narrow(0, begin, std::min(numel - begin, share));
+}
+
+void Lanes::add_up(const PerLane& tensors) const {
+  Sum sum = start_sum(tensors);
+  sum.add();
+  sum.wait();
+}
+
+Sum Lanes::start_sum(PerLane tensors) const {
+  const c10::NoGradGuard no_grad;
+  Sum sum;
+  sum.lanes_ = this;
+  sum.tensors_ = std::move(tensors);
+  sum.parts_.resize(size());
   std::vector<Hop> hops;
   for (size_t owner = 0; owner < size(); ++owner) {
     for (size_t lane = 0; lane < size(); ++lane) {
-      const at::Tensor own = share_of(tensors[owner], owner);
-      parts[owner].push_back(lane == owner ? own : at::empty_like(own));
+      const at::Tensor own = share_of(sum.tensors_[owner], owner);
+      sum.parts_[owner].push_back(lane == owner ? own : at::empty_like(own));
       if (lane != owner) {
-        hops.push_back({lane, owner, share_of(tensors[lane], owner), parts[owner][lane]});
+        hops.push_back({lane, owner, share_of(sum.tensors_[lane], owner), sum.parts_[owner][lane]});
       }
     }
   }
-  std::vector<SharedEvent> is_done = move(std::move(hops));
-  wait(is_done);
-  hops = {};
-  for (size_t owner = 0; owner < size(); ++owner) {
-    at::Tensor sum = parts[owner][0];
-    for (size_t lane = 1; lane < size(); ++lane) {
-      sum = at::add(sum, parts[owner][lane]);
-    }
-    const at::Tensor own = share_of(tensors[owner], owner);
-    own.copy_(sum);
-    // ... and gives the sum to the others.
-    for (size_t lane = 0; lane < size(); ++lane) {
-      if (lane != owner) {
-        hops.push_back({owner, lane, own, share_of(tensors[lane], owner)});
-      }
-    }
+  if (!hops.empty()) {
+    sum.is_done_ = move(std::move(hops));
   }
-  is_done = move(std::move(hops));
-  wait(is_done);
+  return sum;
 }
 
-void Lanes::wait(std::vector<SharedEvent>& is_done) const {
-  for (size_t i = 0; i < is_done.size(); ++i) {
-    is_done[i]->block(devices_[i / 2]->current_stream());
+Sum::~Sum() {
+  wait();
+}
+
+void Sum::add() {
+  const c10::NoGradGuard no_grad;
+  wait_for(is_done_);
+  std::vector<Lanes::Hop> hops;
+  for (size_t owner = 0; owner < parts_.size() && parts_.size() > 1; ++owner) {
+    const PerLane& parts = parts_[owner];
+    at::Tensor own = lanes_->share_of(tensors_[owner], owner);
+    at::Tensor sum = parts.front();
+    for (size_t lane = 1; lane + 1 < parts.size(); ++lane) {
+      sum = at::add(sum, parts[lane]);
+    }
+    // In place: the share itself is among what is still to be added, or already in the sum.
+    at::add_out(own, sum, parts.back());
+    for (size_t lane = 0; lane < parts.size(); ++lane) {
+      if (lane != owner) {
+        hops.push_back({owner, lane, own, lanes_->share_of(tensors_[lane], owner)});
+      }
+    }
   }
+  parts_.clear();
+  if (!hops.empty()) {
+    is_done_ = lanes_->move(std::move(hops));
+  }
+}
+
+void Sum::wait() {
+  wait_for(is_done_);
+  tensors_.clear();
 }
 
 }  // namespace swapline::trainer

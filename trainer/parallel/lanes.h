@@ -41,6 +41,31 @@ class Exchange {
   std::vector<SharedEvent> is_done_;  // one for each lane's sending, one for its receiving
 };
 
+class Lanes;
+
+// Tensors that are being added up over the lanes. Move-only; its steps in order, then it may go.
+class Sum {
+ public:
+  Sum() = default;
+  // Memory that copies still use must not go to others.
+  ~Sum();
+  Sum(Sum&&) noexcept = default;
+  Sum& operator=(Sum&&) = delete;
+
+  // Adds up each lane's share, as soon as the others' parts are there, and passes the sums round.
+  void add();
+  // The sums, usable on each lane's current stream.
+  void wait();
+
+ private:
+  friend class Lanes;
+
+  const Lanes* lanes_ = nullptr;
+  PerLane tensors_;
+  std::vector<PerLane> parts_;        // by owner of a share, then lane
+  std::vector<SharedEvent> is_done_;  // as of Exchange
+};
+
 class Lanes {
  public:
   // `devices` must outlive the lanes. `name`: of the communication streams, in traces.
@@ -56,8 +81,12 @@ class Lanes {
   // the tensors have equal sizes and no gaps. Like a ring, it moves 2 (n - 1) / n of the bytes over
   // each link; it needs the tensor's bytes once more meanwhile.
   void add_up(const PerLane& tensors) const;
+  // The same step by step: parts are under way between them. The lanes must outlive it.
+  Sum start_sum(PerLane tensors) const;
 
  private:
+  friend class Sum;
+
   struct Hop {
     size_t from = 0;
     size_t to = 0;
@@ -67,7 +96,7 @@ class Lanes {
   // Enqueues the copies, behind what each lane's current stream holds. All pairs of lanes copy at
   // the same time, as far as the links allow.
   std::vector<SharedEvent> move(std::vector<Hop> hops) const;
-  void wait(std::vector<SharedEvent>& is_done) const;
+  at::Tensor share_of(const at::Tensor& tensor, size_t owner) const;
 
   std::vector<Device*> devices_;
   std::vector<c10::Stream> sending_;

@@ -2,11 +2,19 @@
 #include "trainer/parallel/shared_gradients.h"
 
 #include <algorithm>
+#include <deque>
+#include <optional>
+#include <utility>
 
+#include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/cat.h>
 #include <c10/core/GradMode.h>
 
 namespace swapline::trainer {
 namespace {
+
+// Small gradients that travel as one: a copy's latency is that of some MiB.
+constexpr size_t kBucketBytes = size_t{4} << 20;
 
 PerLane gradients_of(const PerLane& parameters) {
   PerLane gradients;
@@ -24,6 +32,58 @@ Device& device_of(const at::Tensor& tensor, const Ranks& ranks) {
 }
 
 }  // namespace
+
+// A bucket's gradients on their way: small ones packed into one tensor on each lane.
+class SharedGradients::BucketSum {
+ public:
+  BucketSum(const Lanes& lanes, const Bucket& parameters) : gradients_(lanes.size()) {
+    for (const PerLane& parameter : parameters) {
+      for (size_t lane = 0; lane < lanes.size(); ++lane) {
+        gradients_[lane].push_back(parameter[lane].grad());
+      }
+    }
+    PerLane tensors;
+    for (const std::vector<at::Tensor>& of_lane : gradients_) {
+      tensors.push_back(is_packed() ? packed(of_lane) : of_lane.front());
+    }
+    packed_ = tensors;
+    sum_.emplace(lanes.start_sum(std::move(tensors)));
+  }
+
+  void add() { sum_->add(); }
+  void wait() {
+    sum_->wait();
+    for (size_t lane = 0; lane < gradients_.size() && is_packed(); ++lane) {
+      at::_foreach_copy_(gradients_[lane], views_of(packed_[lane], gradients_[lane]));
+    }
+  }
+
+ private:
+  bool is_packed() const { return gradients_.front().size() > 1; }
+
+  static at::Tensor packed(const std::vector<at::Tensor>& gradients) {
+    std::vector<at::Tensor> flat;
+    for (const at::Tensor& gradient : gradients) {
+      flat.push_back(gradient.view({-1}));
+    }
+    return at::cat(flat);
+  }
+
+  static std::vector<at::Tensor> views_of(const at::Tensor& packed,
+                                          const std::vector<at::Tensor>& like) {
+    std::vector<at::Tensor> views;
+    int64_t begin = 0;
+    for (const at::Tensor& tensor : like) {
+      views.push_back(packed.narrow(0, begin, tensor.numel()).view(tensor.sizes()));
+      begin += tensor.numel();
+    }
+    return views;
+  }
+
+  std::vector<std::vector<at::Tensor>> gradients_;  // by lane
+  PerLane packed_;
+  std::optional<Sum> sum_;
+};
 
 SharedGradients::SharedGradients(const std::vector<std::unique_ptr<Model>>& models,
                                  const Ranks& ranks)
@@ -43,7 +103,7 @@ SharedGradients::SharedGradients(const std::vector<std::unique_ptr<Model>>& mode
       for (size_t lane = 0; lane < num_lanes; ++lane) {
         copies.push_back(ranks[first + lane]->parameters[i].tensor);
       }
-      shared.parameters.push_back(std::move(copies));
+      add_to_buckets(shared.buckets, std::move(copies));
     }
     between_lanes_.push_back(std::move(shared));
   }
@@ -56,13 +116,42 @@ SharedGradients::SharedGradients(const std::vector<std::unique_ptr<Model>>& mode
   }
 }
 
+void SharedGradients::add_to_buckets(std::vector<Bucket>& buckets, PerLane parameter) {
+  size_t bytes = parameter.front().nbytes();
+  if (!buckets.empty()) {
+    for (const PerLane& other : buckets.back()) {
+      bytes += other.front().nbytes();
+    }
+  }
+  if (buckets.empty() || bytes > kBucketBytes) {
+    buckets.emplace_back();
+  }
+  buckets.back().push_back(std::move(parameter));
+}
+
 void SharedGradients::add_up() const {
+  const c10::NoGradGuard no_grad;
   for (const auto& [lanes, parameters] : tied_) {
     lanes.add_up(gradients_of(parameters));
   }
   for (const Shared& shared : between_lanes_) {
-    for (const PerLane& parameters : shared.parameters) {
-      shared.lanes.add_up(gradients_of(parameters));
+    // While one bucket is added up, the next one's parts and the last one's sums are under way.
+    std::deque<BucketSum> under_way;
+    for (const Bucket& bucket : shared.buckets) {
+      under_way.emplace_back(shared.lanes, bucket);
+      if (under_way.size() == 3) {
+        under_way.front().wait();
+        under_way.pop_front();
+      }
+      if (under_way.size() == 2) {
+        under_way.front().add();
+      }
+    }
+    if (!under_way.empty()) {
+      under_way.back().add();
+    }
+    for (BucketSum& sum : under_way) {
+      sum.wait();
     }
   }
 }

@@ -5,6 +5,7 @@
 #include "trainer/parallel/lanes.h"
 #include "trainer/rank.h"
 
+#include <cstddef>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -24,10 +25,15 @@ class SharedGradients {
   void balance() const;
 
  private:
+  // Parameters whose gradients are added up at once: a large one, or small ones that travel as one.
+  using Bucket = std::vector<PerLane>;
   struct Shared {
     Lanes lanes;
-    std::vector<PerLane> parameters;
+    std::vector<Bucket> buckets;
   };
+  class BucketSum;
+
+  static void add_to_buckets(std::vector<Bucket>& buckets, PerLane parameter);
 
   const std::vector<std::unique_ptr<Model>>& models_;
   std::vector<Shared> between_lanes_;  // one for each rank of the pipeline

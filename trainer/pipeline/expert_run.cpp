@@ -1,11 +1,12 @@
 // Graphs end where tokens leave a device, and begin anew where they arrive.
 #include "trainer/pipeline/expert_run.h"
 
-#include "trainer/models/moe_moves.h"
 #include "trainer/pipeline/stage_graph.h"
 
 #include <utility>
 
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/index_select.h>
 #include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -13,19 +14,23 @@ namespace swapline::trainer {
 
 ExpertRun::ExpertRun(LayerOnLanes layer) : layer_(std::move(layer)), counts_(num_lanes()) {}
 
-void ExpertRun::run_attend(PerLane inputs, bool counts_are_known) {
+void ExpertRun::run_route(PerLane inputs, bool is_first_run) {
   const bool has_graph = c10::GradMode::is_enabled();
-  attended_.clear();
   for (size_t lane = 0; lane < num_lanes(); ++lane) {
     at::Tensor input = std::exchange(inputs[lane], {});
     if (has_graph) {
       input = as_leaf(input);
       inputs_.push_back(input);
     }
-    attended_.push_back(
-        layer_.layers[lane]->attend(input, counts_are_known ? &counts_[lane] : nullptr));
-    counts_[lane] = attended_.back().counts;
+    routed_.push_back(layer_.layers[lane]->route(input, /*counts=*/is_first_run));
   }
+}
+
+void ExpertRun::run_attend() {
+  for (size_t lane = 0; lane < num_lanes(); ++lane) {
+    attended_.push_back(layer_.layers[lane]->attend(std::exchange(routed_[lane], {})));
+  }
+  routed_.clear();
 }
 
 void ExpertRun::run_experts(const PerLane& tokens, const PerLane& weights) {
@@ -42,9 +47,20 @@ void ExpertRun::run_experts(const PerLane& tokens, const PerLane& weights) {
   }
 }
 
-void ExpertRun::attend(PerLane inputs) {
+void ExpertRun::route(PerLane inputs) {
   const at::AutoGradMode grad_mode(!layer_.recomputes);
-  run_attend(std::move(inputs), /*counts_are_known=*/false);
+  run_route(std::move(inputs), /*is_first_run=*/true);
+  for (size_t lane = 0; lane < num_lanes(); ++lane) {
+    counts_[lane] = layer_.layers[lane]->known_counts(routed_[lane]);
+    if (counts_[lane].empty()) {
+      counts_under_way_.push_back((*layer_.counts)[lane].start(routed_[lane].rows.ends));
+    }
+  }
+}
+
+void ExpertRun::attend() {
+  const at::AutoGradMode grad_mode(!layer_.recomputes);
+  run_attend();
   PerLane tokens;
   PerLane weights;
   for (Attended& attended : attended_) {
@@ -53,8 +69,13 @@ void ExpertRun::attend(PerLane inputs) {
     if (layer_.recomputes) {
       attended.tokens.reset();
       attended.weights.reset();
+      attended.token_of_row.reset();
     }
   }
+  for (size_t lane = 0; lane < counts_under_way_.size(); ++lane) {
+    counts_[lane] = counts_under_way_[lane].read();
+  }
+  counts_under_way_.clear();
   under_way_.emplace(layer_.forward_lanes->exchange({tokens, weights}, rows_to_experts()));
 }
 
@@ -69,7 +90,7 @@ void ExpertRun::experts() {
 }
 
 PerLane ExpertRun::merge() {
-  const c10::NoGradGuard no_grad;  // its gradients are known: rows_of_sum
+  const c10::NoGradGuard no_grad;  // its gradients are known: send_gradients
   const std::vector<PerLane> returned = under_way_->wait();
   under_way_.reset();
   PerLane outputs;
@@ -84,22 +105,24 @@ PerLane ExpertRun::merge() {
   return outputs;
 }
 
-void ExpertRun::attend_again(PerLane inputs, const PerLane& gradients) {
-  const at::AutoGradMode with_grad(true);
-  output_gradients_ = gradients;
+void ExpertRun::attend_again(PerLane inputs) {
   if (layer_.recomputes) {
-    run_attend(std::move(inputs), /*counts_are_known=*/true);
+    const at::AutoGradMode with_grad(true);
+    run_route(std::move(inputs), /*is_first_run=*/false);
+    run_attend();
   }
+}
+
+void ExpertRun::send_gradients(const PerLane& gradients) {
+  const c10::NoGradGuard no_grad;
+  output_gradients_ = gradients;
   PerLane of_returned;
   PerLane tokens;
   PerLane weights;
   for (size_t lane = 0; lane < num_lanes(); ++lane) {
     const Attended& attended = attended_[lane];
-    const c10::NoGradGuard no_grad;
     // What merge adds up comes from these rows.
-    const at::Tensor by_token = gradients[lane].flatten(0, 1);
-    const int64_t num_choices = attended.places.numel() / by_token.size(0);
-    of_returned.push_back(rows_of_sum(by_token, attended.places, num_choices));
+    of_returned.push_back(gradients[lane].flatten(0, 1).index_select(0, attended.token_of_row));
     tokens.push_back(attended.tokens);
     weights.push_back(attended.weights);
   }

@@ -2,6 +2,7 @@
 // each one's communication under the other's compute.
 #include "trainer/pipeline/expert_walks.h"
 #include "trainer/pipeline/stage_runner.h"
+#include "trainer/pipeline/stage_settings.h"
 
 #include <functional>
 #include <map>
@@ -14,13 +15,15 @@
 namespace swapline::trainer {
 namespace {
 
+// By which a pair's forward is ahead: its first tokens are on their way when the backward begins,
+// and the counts of its later layers while a piece of the backward is enqueued.
+constexpr int kPiecesAhead = 2;
+
 class ExpertStages : public StageRunner {
  public:
-  ExpertStages(StageParts parts, bool recomputes) : StageRunner(std::move(parts)) {
-    for (const Stage& stage : parts_.stages) {
-      settings_.push_back(setting_of(stage, recomputes));
-    }
-  }
+  ExpertStages(StageParts parts, bool recomputes)
+      : StageRunner(std::move(parts)),
+        settings_(parts_, recomputes ? Kept::kInputs : Kept::kGraphs) {}
 
   // A backward's own inputs come back one by one; the next one's first comes behind them.
   void will_go_backward(Pass pass) override { expected_ = pass; }
@@ -34,15 +37,15 @@ class ExpertStages : public StageRunner {
     return end_forward(pass, walk);
   }
 
-  PerLane backward(Pass pass, PerLane gradients) override {
-    BackwardWalk walk = begin_backward(pass, std::move(gradients));
+  PerLane backward(Pass pass, const Receive& receive) override {
+    BackwardWalk walk = begin_backward(pass, receive);
     while (!walk.is_done()) {
       walk.advance();
     }
     return end_backward(pass, walk);
   }
 
-  // The forward is one piece ahead, so that it is at its end before the backward's last piece.
+  // The forward is ahead, so that it is at its end before the backward's last piece.
   void overlapped(Pass forward_pass,
                   const Ends& forward_ends,
                   Pass backward_pass,
@@ -58,8 +61,10 @@ class ExpertStages : public StageRunner {
         prefetch_expected();
       }
     };
-    advance_forward();
-    BackwardWalk backward_walk = begin_backward(backward_pass, backward_ends.receive());
+    for (int piece = 0; piece < kPiecesAhead && !forward_walk.is_done(); ++piece) {
+      advance_forward();
+    }
+    BackwardWalk backward_walk = begin_backward(backward_pass, backward_ends.receive);
     while (!forward_walk.is_done() || !backward_walk.is_done()) {
       if (!backward_walk.is_done()) {
         backward_walk.advance();
@@ -79,36 +84,6 @@ class ExpertStages : public StageRunner {
     }
   }
 
-  struct RankLanes {
-    Lanes forward;
-    Lanes backward;
-  };
-
-  StageSetting setting_of(const Stage& stage, bool recomputes) {
-    StageSetting setting;
-    std::vector<Device*> devices;
-    for (size_t lane = 0; lane < parts_.num_lanes(); ++lane) {
-      Rank& rank = parts_.rank(stage, lane);
-      devices.push_back(&rank.device);
-      setting.layers.push_back(parts_.layers(stage, lane));
-      if (recomputes) {
-        setting.inputs.push_back(rank.layers.inputs());
-      }
-    }
-    if (lanes_.count(stage.rank) == 0) {
-      lanes_.emplace(
-          stage.rank,
-          RankLanes{Lanes(devices, "all-to-all forward"), Lanes(devices, "all-to-all backward")});
-    }
-    setting.forward_lanes = &lanes_.at(stage.rank).forward;
-    setting.backward_lanes = &lanes_.at(stage.rank).backward;
-    return setting;
-  }
-
-  const StageSetting& setting(const Pass& pass) const {
-    return settings_[static_cast<size_t>(pass.stage)];
-  }
-
   ForwardWalk begin_forward(Pass pass, PerLane hidden_states) {
     const Stage& stage = parts_.stage(pass);
     begin_microbatch(pass);
@@ -118,7 +93,7 @@ class ExpertStages : public StageRunner {
       hidden_states.push_back(
           state.embeddings.back().leave(embedded(stage, pass.microbatch, lane)));
     }
-    return ForwardWalk(setting(pass), state, std::move(hidden_states));
+    return ForwardWalk(settings_.of(pass), state, std::move(hidden_states));
   }
 
   // The last stage goes back through the loss at once: so the logits of one micro-batch at most are
@@ -141,16 +116,16 @@ class ExpertStages : public StageRunner {
     return {};
   }
 
-  BackwardWalk begin_backward(Pass pass, PerLane gradients) {
+  BackwardWalk begin_backward(Pass pass, const Receive& receive) {
     MicrobatchPass& state = passes_.at(parts_.id(pass));
     if (state.layers.empty()) {
       prefetch_expected();
     }
-    if (parts_.stage(pass).is_last) {
-      gradients = std::move(state.loss_gradients);
-    }
+    const auto of_loss = [&state] { return std::move(state.loss_gradients); };
     return BackwardWalk(
-        setting(pass), state, std::move(gradients), [this] { prefetch_expected(); });
+        settings_.of(pass), state, parts_.stage(pass).is_last ? Receive(of_loss) : receive, [this] {
+          prefetch_expected();
+        });
   }
 
   PerLane end_backward(Pass pass, BackwardWalk& walk) {
@@ -167,8 +142,7 @@ class ExpertStages : public StageRunner {
 
   std::optional<Pass> expected_;  // goes backward next
   std::optional<Pass> going_forward_;
-  std::map<size_t, RankLanes> lanes_;  // by rank of the pipeline
-  std::vector<StageSetting> settings_;
+  StageSettings settings_;
   std::map<int64_t, MicrobatchPass> passes_;
 };
 

@@ -22,51 +22,66 @@ ForwardWalk::ForwardWalk(const StageSetting& setting, MicrobatchPass& pass, PerL
 }
 
 void ForwardWalk::advance() {
-  if (tokens_at_experts_) {
-    pass_.layers[next_].expert->experts();
-    tokens_at_experts_ = false;
-    is_merging_ = true;
-    return;
+  switch (piece_) {
+    case Piece::kRoute:
+      begin_layers();
+      break;
+    case Piece::kAttend:
+      pass_.layers[next_].expert->attend();
+      piece_ = Piece::kExperts;
+      break;
+    case Piece::kExperts:
+      pass_.layers[next_].expert->experts();
+      piece_ = Piece::kMerge;
+      break;
+    case Piece::kMerge:
+      hidden_ = pass_.layers[next_].expert->merge();
+      finish_layer();
+      begin_layers();
+      break;
+    case Piece::kNone:
+      break;
   }
-  if (std::exchange(is_merging_, false)) {
-    hidden_ = pass_.layers[next_].expert->merge();
-    finish_layer();
-  }
-  while (next_ < pass_.layers.size()) {
+}
+
+void ForwardWalk::begin_layers() {
+  for (; next_ < pass_.layers.size(); finish_layer()) {
     LayerPass& layer = pass_.layers[next_];
     const std::vector<const ExpertLayer*> experts = setting_.experts_of(next_);
     save_inputs(layer);
     if (!experts.empty()) {
-      layer.expert.emplace(LayerOnLanes{
-          experts, setting_.forward_lanes, setting_.backward_lanes, setting_.recomputes()});
-      layer.expert->attend(std::move(hidden_));
-      tokens_at_experts_ = true;
+      layer.expert.emplace(LayerOnLanes{experts,
+                                        setting_.forward_lanes,
+                                        setting_.backward_lanes,
+                                        setting_.counts,
+                                        setting_.recomputes});
+      layer.expert->route(std::move(hidden_));
+      piece_ = Piece::kAttend;
       return;
     }
     run_whole(layer);
-    finish_layer();
   }
-  is_done_ = true;
+  piece_ = Piece::kNone;
 }
 
 void ForwardWalk::save_inputs(LayerPass& layer) {
-  for (size_t lane = 0; setting_.recomputes() && lane < setting_.num_lanes(); ++lane) {
+  for (size_t lane = 0; lane < setting_.inputs.size(); ++lane) {
     const SavedInput* before = next_ == 0 ? nullptr : &pass_.layers[next_ - 1].saved[lane];
     layer.saved.push_back(setting_.inputs[lane]->save(hidden_[lane], before));
   }
 }
 
 void ForwardWalk::run_whole(LayerPass& layer) {
-  const at::AutoGradMode grad_mode(!setting_.recomputes());
+  const at::AutoGradMode grad_mode(!setting_.recomputes);
   const PartRunner parts;
   for (size_t lane = 0; lane < setting_.num_lanes(); ++lane) {
     at::Tensor input = std::exchange(hidden_[lane], {});
-    if (!setting_.recomputes()) {
+    if (!setting_.recomputes) {
       layer.inputs.push_back(input = as_leaf(input));
     }
     const at::Tensor output = setting_.layers[lane][next_]->forward(input, parts);
     hidden_[lane] = output.detach();
-    if (!setting_.recomputes()) {
+    if (!setting_.recomputes) {
       layer.outputs.push_back(output);
     }
   }
@@ -81,25 +96,34 @@ void ForwardWalk::finish_layer() {
 
 BackwardWalk::BackwardWalk(const StageSetting& setting,
                            MicrobatchPass& pass,
-                           PerLane gradients,
+                           std::function<PerLane()> receive,
                            std::function<void()> on_last_input)
     : setting_(setting),
       pass_(pass),
-      gradients_(std::move(gradients)),
+      receive_(std::move(receive)),
       on_last_input_(std::move(on_last_input)) {}
 
 void BackwardWalk::advance() {
-  if (tokens_at_experts_) {
-    pass_.layers.back().expert->experts_backward();
-    tokens_at_experts_ = false;
-    is_ending_ = true;
-    return;
+  switch (piece_) {
+    case Piece::kAgain:
+      begin_layers();
+      break;
+    case Piece::kExperts:
+      pass_.layers.back().expert->experts_backward();
+      piece_ = Piece::kAttend;
+      break;
+    case Piece::kAttend:
+      gradients_ = pass_.layers.back().expert->attend_backward();
+      finish_layer();
+      piece_ = pass_.layers.empty() ? Piece::kNone : Piece::kAgain;
+      break;
+    case Piece::kNone:
+      break;
   }
-  if (std::exchange(is_ending_, false)) {
-    gradients_ = pass_.layers.back().expert->attend_backward();
-    finish_layer();
-  }
-  while (!pass_.layers.empty()) {
+}
+
+void BackwardWalk::begin_layers() {
+  for (; !pass_.layers.empty(); finish_layer()) {
     LayerPass& layer = pass_.layers.back();
     PerLane inputs;
     for (SavedInput& saved : layer.saved) {
@@ -109,32 +133,34 @@ void BackwardWalk::advance() {
       on_last_input_();
     }
     if (layer.expert) {
-      layer.expert->attend_again(std::move(inputs), gradients_);
-      gradients_.clear();
-      tokens_at_experts_ = true;
+      layer.expert->attend_again(std::move(inputs));
+      layer.expert->send_gradients(take_gradients());
+      piece_ = Piece::kExperts;
       return;
     }
     run_whole(layer, std::move(inputs));
-    finish_layer();
   }
-  is_done_ = true;
+  piece_ = Piece::kNone;
+}
+
+PerLane BackwardWalk::take_gradients() {
+  return receive_ ? std::exchange(receive_, nullptr)() : std::move(gradients_);
 }
 
 void BackwardWalk::run_whole(LayerPass& layer, PerLane inputs) {
   const at::AutoGradMode with_grad(true);
   const PartRunner parts;
   const size_t index = pass_.layers.size() - 1;
+  for (size_t lane = 0; setting_.recomputes && lane < setting_.num_lanes(); ++lane) {
+    layer.inputs.push_back(as_leaf(std::exchange(inputs[lane], {})));
+    layer.outputs.push_back(setting_.layers[lane][index]->forward(layer.inputs[lane], parts));
+  }
+  PerLane of_output = take_gradients();
+  gradients_.assign(setting_.num_lanes(), {});
   for (size_t lane = 0; lane < setting_.num_lanes(); ++lane) {
-    at::Tensor input;
-    at::Tensor output;
-    if (setting_.recomputes()) {
-      input = as_leaf(std::exchange(inputs[lane], {}));
-      output = setting_.layers[lane][index]->forward(input, parts);
-    } else {
-      input = std::exchange(layer.inputs[lane], {});
-      output = std::exchange(layer.outputs[lane], {});
-    }
-    torch::autograd::backward({output}, {std::exchange(gradients_[lane], {})});
+    const at::Tensor input = std::exchange(layer.inputs[lane], {});
+    torch::autograd::backward({std::exchange(layer.outputs[lane], {})},
+                              {std::exchange(of_output[lane], {})});
     gradients_[lane] = input.grad();
   }
 }

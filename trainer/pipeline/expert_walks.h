@@ -1,6 +1,6 @@
 // Walks of one micro-batch over the layers of a stage whose lanes share experts. A walk stops
-// wherever tokens are under way: then the other walk, of another micro-batch in the other
-// direction, may have the devices.
+// wherever something is under way: then the other walk, of another micro-batch in the other
+// direction, may have the devices. Both stop three times for each layer with experts.
 #pragma once
 
 #include "swapline/layer_input/layer_inputs.h"
@@ -36,13 +36,14 @@ struct MicrobatchPass {
 // What one stage runs with. All it names must outlive the walks.
 struct StageSetting {
   std::vector<std::span<const LayerPtr>> layers;  // by lane
-  std::vector<LayerInputs*> inputs;               // by lane; empty: nothing is recomputed
+  std::vector<LayerInputs*> inputs;               // by lane; empty: none is saved
   const Lanes* forward_lanes = nullptr;
   const Lanes* backward_lanes = nullptr;
+  const std::vector<CountCopies>* counts = nullptr;  // by lane
+  bool recomputes = true;  // else the forward's graphs stay for the backward
 
   size_t num_lanes() const { return layers.size(); }
   size_t num_layers() const { return layers.front().size(); }
-  bool recomputes() const { return !inputs.empty(); }
 
   // On each lane; empty when the layer has no experts.
   std::vector<const ExpertLayer*> experts_of(size_t layer) const;
@@ -53,12 +54,17 @@ class ForwardWalk {
   // From the stage's input on each lane.
   ForwardWalk(const StageSetting& setting, MicrobatchPass& pass, PerLane hidden_states);
 
-  // On to where tokens are under way, or to the end of the stage.
+  // On to where counts or tokens are under way, or to the end of the stage.
   void advance();
-  bool is_done() const { return is_done_; }
+  bool is_done() const { return piece_ == Piece::kNone; }
   PerLane take_output() { return std::move(hidden_); }
 
  private:
+  // What comes next, of the next layer.
+  enum class Piece { kRoute, kAttend, kExperts, kMerge, kNone };
+
+  // Layers without experts, up to the next one with.
+  void begin_layers();
   void save_inputs(LayerPass& layer);
   void run_whole(LayerPass& layer);
   void finish_layer();
@@ -67,35 +73,36 @@ class ForwardWalk {
   MicrobatchPass& pass_;
   PerLane hidden_;
   size_t next_ = 0;
-  bool tokens_at_experts_ = false;
-  bool is_merging_ = false;
-  bool is_done_ = false;
+  Piece piece_ = Piece::kRoute;
 };
 
 class BackwardWalk {
  public:
-  // From the gradients of the stage's output. `on_last_input`: called when the last of the inputs
-  // that the pass has saved was taken.
+  // `receive`: the gradients of the stage's output, asked for when the last layer has run again.
+  // `on_last_input`: called when the last of the inputs that the pass has saved was taken.
   BackwardWalk(const StageSetting& setting,
                MicrobatchPass& pass,
-               PerLane gradients,
+               std::function<PerLane()> receive,
                std::function<void()> on_last_input);
 
   void advance();
-  bool is_done() const { return is_done_; }
-  PerLane take_gradients() { return std::move(gradients_); }
+  bool is_done() const { return piece_ == Piece::kNone; }
+  // Where no layer has asked for them, they are received here.
+  PerLane take_gradients();
 
  private:
+  enum class Piece { kAgain, kExperts, kAttend, kNone };
+
+  void begin_layers();
   void run_whole(LayerPass& layer, PerLane inputs);
   void finish_layer();
 
   const StageSetting& setting_;
   MicrobatchPass& pass_;
   PerLane gradients_;
+  std::function<PerLane()> receive_;  // none once it was called
   std::function<void()> on_last_input_;
-  bool tokens_at_experts_ = false;
-  bool is_ending_ = false;
-  bool is_done_ = false;
+  Piece piece_ = Piece::kAgain;
 };
 
 }  // namespace swapline::trainer

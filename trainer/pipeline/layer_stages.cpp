@@ -42,7 +42,9 @@ class LayerStages : public StageRunner {
     return {};
   }
 
-  PerLane backward(Pass pass, PerLane gradients) override {
+  PerLane backward(Pass pass, const Receive& receive) override {
+    recompute_ahead(pass);
+    PerLane gradients = receive();
     MicrobatchPass state = std::move(passes_.extract(parts_.id(pass)).mapped());
     at::Tensor gradient = std::move(state.loss_gradient);
     if (!gradients.empty()) {
@@ -56,13 +58,6 @@ class LayerStages : public StageRunner {
   void will_go_backward(Pass pass) override {
     expected_ = pass;
     prefetch(pass);
-  }
-
-  void before_gradient(Pass pass) override {
-    LayerInputs* inputs = parts_.rank(parts_.stage(pass), 0).layers.inputs();
-    if (parts_.recomputes_ahead && inputs != nullptr && !parts_.stage(pass).is_last) {
-      inputs->recompute_ahead(parts_.id(pass));
-    }
   }
 
  private:
@@ -83,6 +78,13 @@ class LayerStages : public StageRunner {
    private:
     Model& model_;
   };
+
+  void recompute_ahead(Pass pass) const {
+    LayerInputs* inputs = parts_.rank(parts_.stage(pass), 0).layers.inputs();
+    if (parts_.recomputes_ahead && inputs != nullptr && !parts_.stage(pass).is_last) {
+      inputs->recompute_ahead(parts_.id(pass));
+    }
+  }
 
   at::Tensor loss_of(const Stage& stage, Pass pass, at::Tensor hidden) {
     const auto run_layer = [&](const LayerPtr& layer, at::Tensor input) {

@@ -123,8 +123,7 @@ void Pipeline::run_action(size_t rank) {
       forward_ends.send(runner_.forward(action.forward, forward_ends.receive()));
       break;
     case Action::Kind::kBackward:
-      runner_.before_gradient(action.backward);
-      backward_ends.send(runner_.backward(action.backward, backward_ends.receive()));
+      backward_ends.send(runner_.backward(action.backward, backward_ends.receive));
       break;
     case Action::Kind::kOverlapped:
       runner_.overlapped(action.forward, forward_ends, action.backward, backward_ends);

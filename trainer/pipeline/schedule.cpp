@@ -80,6 +80,17 @@ std::vector<Transfer> outgoing(const Schedule& schedule, const Action& action) {
   return transfers;
 }
 
+Schedule forwards_of(const Schedule& schedule) {
+  Schedule forwards = schedule;
+  for (std::vector<Action>& actions : forwards.actions) {
+    std::erase_if(actions, [](const Action& action) { return !action.has_forward(); });
+    for (Action& action : actions) {
+      action = Action::forward_of(action.forward);
+    }
+  }
+  return forwards;
+}
+
 const Action* next_backward_after(const Schedule& schedule, int rank, std::size_t index) {
   const std::vector<Action>& actions = schedule.actions.at(static_cast<std::size_t>(rank));
   for (std::size_t at = index + 1; at < actions.size(); ++at) {

@@ -72,6 +72,9 @@ struct Transfer {
 std::vector<Transfer> incoming(const Schedule& schedule, const Action& action);
 std::vector<Transfer> outgoing(const Schedule& schedule, const Action& action);
 
+// The forwards alone, in their order.
+Schedule forwards_of(const Schedule& schedule);
+
 // The first action of `rank` that holds a backward, at a position after `index`; null: no more.
 // What a prefetch asks for. Points into the schedule.
 // Throws: std::out_of_range when there is no such rank.

@@ -13,7 +13,7 @@ void StageRunner::overlapped(Pass forward_pass,
                              Pass backward_pass,
                              const Ends& backward_ends) {
   forward_ends.send(forward(forward_pass, forward_ends.receive()));
-  backward_ends.send(backward(backward_pass, backward_ends.receive()));
+  backward_ends.send(backward(backward_pass, backward_ends.receive));
 }
 
 void StageRunner::prefetch(Pass pass) {
@@ -68,8 +68,13 @@ at::Tensor StageRunner::loss(const Stage& stage,
   return loss;
 }
 
-PerLane StageRunner::take_losses() {
-  return std::exchange(losses_, PerLane(parts_.num_lanes()));
+at::Tensor StageRunner::take_loss(c10::Device device) {
+  at::Tensor sum;
+  for (const at::Tensor& loss : std::exchange(losses_, PerLane(parts_.num_lanes()))) {
+    const at::Tensor here = loss.to(device, /*non_blocking=*/true);
+    sum = sum.defined() ? at::add(sum, here) : here;
+  }
+  return sum;
 }
 
 }  // namespace swapline::trainer

@@ -65,13 +65,15 @@ class StageRunner {
   // From the output of the stage before (nothing for the first) to the stage's own (nothing for
   // the last, which keeps the loss).
   virtual PerLane forward(Pass pass, PerLane hidden_states) = 0;
+  // How a pass gets what it starts from: behind it, the devices wait for that.
+  using Receive = std::function<PerLane()>;
   // From the gradient of the output (nothing for the last stage) to that of the input (nothing for
-  // the first).
-  virtual PerLane backward(Pass pass, PerLane gradients) = 0;
+  // the first). What does not need the gradient may be run before it is received.
+  virtual PerLane backward(Pass pass, const Receive& receive) = 0;
 
-  // How a pass gets what it starts from, and passes on what it ends with.
+  // And how it passes on what it ends with.
   struct Ends {
-    std::function<PerLane()> receive;
+    Receive receive;
     std::function<void(PerLane)> send;
   };
   // A forward and a backward, neither of which needs the other. Each receives as late as it can and
@@ -83,12 +85,10 @@ class StageRunner {
 
   // `pass` goes backward in the action after the one that comes now.
   virtual void will_go_backward(Pass pass) { prefetch(pass); }
-  // It goes backward as soon as its gradient is there: what does not need that may be done now.
-  virtual void before_gradient(Pass /*pass*/) {}
 
   const StageParts& parts() const { return parts_; }
-  // The mean loss of the micro-batches since the last call, for each lane; scalars on the devices.
-  PerLane take_losses();
+  // The mean loss of the micro-batches and lanes since the last call; a scalar on `device`.
+  at::Tensor take_loss(c10::Device device);
 
  protected:
   // Tokens come from the step's batches, and the loss counts for the mean over all of them.
@@ -117,5 +117,8 @@ std::unique_ptr<StageRunner> make_layer_stages(StageParts parts);
 // Lanes that share experts: layer by layer and piece by piece, so that tokens travel between them
 // and a forward can be run against a backward. `recomputes`: layers run again in backward.
 std::unique_ptr<StageRunner> make_expert_stages(StageParts parts, bool recomputes);
+// Forwards only, on any number of lanes: nothing is recomputed, swapped or counted for the load
+// balance.
+std::unique_ptr<StageRunner> make_evaluation_stages(StageParts parts);
 
 }  // namespace swapline::trainer

@@ -48,7 +48,7 @@ OneBackward run_on(Device& device, c10::ScalarType dtype, bool in_pieces = false
   for (const LayerPtr& layer : tiny.model.layers()) {
     const auto* routed = dynamic_cast<const ExpertLayer*>(layer.get());
     if (routed != nullptr && in_pieces) {
-      const Attended attended = routed->attend(h, nullptr);
+      const AttendedAtOnce attended = attend(*routed, h);
       h = routed->merge(attended.residual,
                         routed->experts(attended.tokens, attended.weights, {attended.counts}),
                         attended.places);
@@ -107,7 +107,7 @@ TEST(DeepseekV3Device, LayersInPiecesAreTheWholeOnes) {
   }
 }
 
-TEST(DeepseekV3Device, HostWaitsForCountsOnlyWhereTokensTravelAndTheBalanceIsFree) {
+TEST(DeepseekV3Device, NoPieceOfALayerMakesTheHostWait) {
   const std::unique_ptr<Device> device = sim_device(tiny_device());
   const TinyDeepseek free(*device, tiny_deepseek(), {.seq_len = 8});
   const TinyDeepseek forced(
@@ -125,9 +125,13 @@ TEST(DeepseekV3Device, HostWaitsForCountsOnlyWhereTokensTravelAndTheBalanceIsFre
   const at::Tensor rows = at::ones({24, 32}, device->torch_device());
   const at::Tensor weights = at::ones({24, 1}, device->torch_device());
   EXPECT_EQ(copies_of([&] { TinyDeepseek::run_layer(free.model.layers()[1], h); }), 0);
-  EXPECT_EQ(copies_of([&] { free.expert_layer(1).attend(h, nullptr); }), 1);
-  EXPECT_EQ(copies_of([&] { free.expert_layer(1).attend(h, &even); }), 0);
-  EXPECT_EQ(copies_of([&] { forced.expert_layer(1).attend(h, nullptr); }), 0);
+  const auto attend_on = [&](const TinyDeepseek& tiny) {
+    const Routed routed = tiny.expert_layer(1).route(h, /*counts=*/true);
+    tiny.expert_layer(1).attend(routed);
+    return tiny.expert_layer(1).known_counts(routed);
+  };
+  EXPECT_EQ(copies_of([&] { EXPECT_TRUE(attend_on(free).empty()); }), 0);
+  EXPECT_EQ(copies_of([&] { EXPECT_EQ(attend_on(forced), even); }), 0);
   EXPECT_EQ(copies_of([&] { free.expert_layer(1).experts(rows, weights, {even}); }), 0);
   EXPECT_EQ(copies_of([&] { free.expert_layer(1).experts(rows, weights, {uneven}); }), 0);
 }
@@ -242,7 +246,7 @@ TEST(DeepseekV3Dry, PiecesNeedAForcedBalance) {
   {
     const DryLayer dry("16B", /*force=*/false, 64);
     try {
-      dry.model.expert_layer(0).attend(dry.input(), nullptr);
+      attend(dry.model.expert_layer(0), dry.input());
       FAIL();
     } catch (const UsageError& error) {
       EXPECT_NE(std::string(error.what()).find("--debug.moe-force-load-balance"),
@@ -251,7 +255,7 @@ TEST(DeepseekV3Dry, PiecesNeedAForcedBalance) {
   }
   const DryLayer dry("16B", /*force=*/true, 64);
   const ExpertLayer& layer = dry.model.expert_layer(0);
-  const Attended attended = layer.attend(dry.input(), nullptr);
+  const AttendedAtOnce attended = attend(layer, dry.input());
   EXPECT_EQ(attended.counts, std::vector<int64_t>(64, 6));
   const at::Tensor returned = layer.experts(attended.tokens, attended.weights, {attended.counts});
   const at::Tensor merged = layer.merge(attended.residual, returned, attended.places);

@@ -24,14 +24,10 @@ struct Ranks {
   std::vector<std::unique_ptr<TinyDeepseek>> models;
 
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs, bool again = false) const {
-    std::vector<Attended> attended;
+    std::vector<AttendedAtOnce> attended;
     for (size_t rank = 0; rank < models.size(); ++rank) {
       const ExpertLayer& layer = models[rank]->expert_layer(kLayer);
-      attended.push_back(layer.attend(inputs[rank], nullptr));
-      if (again) {
-        const std::vector<int64_t> counts = attended.back().counts;
-        attended.back() = layer.attend(inputs[rank], &counts);
-      }
+      attended.push_back(attend(layer, inputs[rank], /*counts=*/!again));
     }
     std::vector<at::Tensor> returned = processed(attended);
     std::vector<at::Tensor> outputs;
@@ -43,7 +39,7 @@ struct Ranks {
   }
 
  private:
-  std::vector<at::Tensor> processed(const std::vector<Attended>& attended) const {
+  std::vector<at::Tensor> processed(const std::vector<AttendedAtOnce>& attended) const {
     const size_t num_ranks = models.size();
     const size_t num_here = attended[0].counts.size() / num_ranks;
     std::vector<std::vector<at::Tensor>> back(num_ranks);

@@ -117,7 +117,7 @@ TEST_F(MoeTest, LayerFollowsItsFormulaTokenByToken) {
     const TinyDeepseek bare = make(shape);
     bare.parameter("layers.1.moe.shared_experts.w2.weight").detach().zero_();
     const at::Tensor input = some_input(1);
-    const at::Tensor h = bare.expert_layer(kLayer).attend(input, nullptr).residual.detach();
+    const at::Tensor h = attend(bare.expert_layer(kLayer), input).residual.detach();
     const at::Tensor output = tiny.model.layers()[kLayer]->forward(input, PartRunner()).detach();
     for (int64_t t = 0; t < kSeqLen; ++t) {
       const at::Tensor expected = moe_of_token(tiny, h[0][t].to(at::kDouble));
@@ -145,14 +145,14 @@ TEST_F(MoeTest, RowsTravelAndReturnAndTheirGradientsToo) {
 
 TEST_F(MoeTest, ForcedBalanceGoesRoundTheExperts) {
   const TinyDeepseek tiny = make(tiny_deepseek(), {}, /*force_load_balance=*/true);
-  const Attended attended = tiny.expert_layer(kLayer).attend(some_input(1), nullptr);
+  const AttendedAtOnce attended = attend(tiny.expert_layer(kLayer), some_input(1));
   EXPECT_EQ(attended.counts, std::vector<int64_t>(8, 6));
   // Token 3 has choices 9, 10, 11: experts 1, 2, 3, in which token 0, or it, came first.
   EXPECT_EQ(attended.places.narrow(0, 9, 3).equal(at::tensor({7, 13, 19}, at::kLong)), true);
   TinyDeepseek odd = make(tiny_deepseek(), {}, /*force_load_balance=*/true);
   const at::Tensor loads_before = odd.model.expert_loads()[0];
-  const Attended few =
-      odd.expert_layer(kLayer).attend(at::randn({1, kSeqLen, 32}).repeat({3, 1, 1}), nullptr);
+  const AttendedAtOnce few =
+      attend(odd.expert_layer(kLayer), at::randn({1, kSeqLen, 32}).repeat({3, 1, 1}));
   EXPECT_EQ(few.counts, std::vector<int64_t>(8, 18));
   EXPECT_EQ(loads_before.sum().item<double>(), 0);
   EXPECT_TRUE(odd.model.expert_loads()[0].equal(at::full({8}, 18.0, at::kFloat)));
@@ -160,7 +160,7 @@ TEST_F(MoeTest, ForcedBalanceGoesRoundTheExperts) {
 
 TEST_F(MoeTest, CountsAreThoseOfTheChoices) {
   const TinyDeepseek tiny = make();
-  const Attended attended = tiny.expert_layer(kLayer).attend(some_input(), nullptr);
+  const AttendedAtOnce attended = attend(tiny.expert_layer(kLayer), some_input());
   EXPECT_EQ(std::accumulate(attended.counts.begin(), attended.counts.end(), int64_t{0}),
             2 * kSeqLen * 3);
   const at::Tensor loads = tiny.model.expert_loads()[0];
@@ -180,12 +180,12 @@ TEST_F(MoeTest, LoadsAreCountedOnceAndNotInARecompute) {
   EXPECT_EQ(total(), rows);
   tiny.model.set_counting(false);
   tiny.model.layers()[kLayer]->forward(input, PartRunner());
-  tiny.expert_layer(kLayer).attend(input, nullptr);
+  attend(tiny.expert_layer(kLayer), input);
   EXPECT_EQ(total(), rows);
   tiny.model.set_counting(true);
-  const std::vector<int64_t> counts = tiny.expert_layer(kLayer).attend(input, nullptr).counts;
+  attend(tiny.expert_layer(kLayer), input);
   EXPECT_EQ(total(), 2 * rows);
-  tiny.expert_layer(kLayer).attend(input, &counts);
+  attend(tiny.expert_layer(kLayer), input, /*counts=*/false);
   EXPECT_EQ(total(), 2 * rows);
   tiny.model.balance(tiny.model.expert_loads());
   EXPECT_EQ(total(), 0);

@@ -56,6 +56,26 @@ inline DeepseekV3Shape tiny_deepseek() {
   return shape;
 }
 
+// A layer up to where its tokens leave, with the rows of each expert.
+struct AttendedAtOnce : Attended {
+  std::vector<int64_t> counts;
+};
+
+inline AttendedAtOnce attend(const ExpertLayer& layer,
+                             const at::Tensor& hidden_states,
+                             bool counts = true) {
+  const Routed routed = layer.route(hidden_states, counts);
+  AttendedAtOnce attended{layer.attend(routed), layer.known_counts(routed)};
+  if (attended.counts.empty()) {
+    const at::Tensor ends = routed.rows.ends.cpu();
+    for (int64_t expert = 0; expert < ends.size(0); ++expert) {
+      const int64_t begin = expert == 0 ? 0 : ends[expert - 1].item<int64_t>();
+      attended.counts.push_back(ends[expert].item<int64_t>() - begin);
+    }
+  }
+  return attended;
+}
+
 // On one device, with its parameters; sequences of `seq_len` tokens.
 struct TinyDeepseek {
   Device& device;

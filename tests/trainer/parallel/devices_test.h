@@ -15,16 +15,17 @@ namespace swapline::trainer {
 
 class DevicesTest : public swapline::testing::SimTest {
  protected:
-  void SetUp() override {
-    DeviceConfig config;
-    config.preset = "tiny";
-    devices_ = make_sim_devices(config, 4, /*enable_trace=*/false);
-  }
+  void SetUp() override { devices_ = make_sim_devices(device_config(), 4, /*enable_trace=*/false); }
   void TearDown() override {
     devices_.clear();
     SimTest::TearDown();
   }
 
+  virtual DeviceConfig device_config() const {
+    DeviceConfig config;
+    config.preset = "tiny";
+    return config;
+  }
   Device& device_at(size_t index) { return *devices_[index]; }
   std::vector<Device*> first_devices(size_t count) {
     std::vector<Device*> found;

@@ -205,6 +205,44 @@ TEST_F(LanesTest, ASumMovesWhatARingMoves) {
   }
 }
 
+TEST_F(LanesTest, SumsUnderWayTogetherHaveTheBitsOfOneAfterTheOther) {
+  const Lanes lanes(first_devices(3), "test");
+  std::vector<PerLane> tensors;
+  std::vector<at::Tensor> expected;
+  for (uint64_t i = 0; i < 3; ++i) {
+    tensors.push_back(
+        {random_on(0, {100}, i), random_on(1, {100}, i + 10), random_on(2, {100}, i)});
+    expected.push_back(tensors[i][0].cpu() + tensors[i][1].cpu() + tensors[i][2].cpu());
+  }
+  std::vector<Sum> sums;
+  for (const PerLane& tensor : tensors) {
+    sums.push_back(lanes.start_sum(tensor));
+  }
+  for (Sum& sum : sums) {
+    sum.add();
+  }
+  for (size_t i = 0; i < sums.size(); ++i) {
+    sums[i].wait();
+    for (const at::Tensor& found : tensors[i]) {
+      EXPECT_TRUE(same_bits(found, expected[i])) << i;
+    }
+  }
+}
+
+TEST_F(LanesTest, ASumThatNobodyWaitsForGoesAway) {
+  const Lanes lanes(first_devices(2), "test");
+  for (const bool adds : {false, true}) {
+    Sum sum = lanes.start_sum({random_on(0, {64}, 1), random_on(1, {64}, 2)});
+    if (adds) {
+      sum.add();
+    }
+  }
+  EXPECT_EQ(sim().live_bytes(), 0U);
+  // Others take the memory: behind the copies, or it is a race.
+  const at::Tensor other = random_on(0, {64}, 3);
+  EXPECT_TRUE(same_bits(other + 0, other));
+}
+
 TEST_F(LanesTest, NothingIsLeftBehind) {
   const Lanes lanes(first_devices(2), "test");
   const RowCounts rows = {{3, 4}, {5, 6}};

@@ -36,11 +36,25 @@ std::vector<NamedParameter> gradients_of(const TinyDeepseek& tiny) {
 
 class ExpertRunTest : public DevicesTest {
  protected:
+  void TearDown() override {
+    counts_.clear();
+    pools_.clear();
+    DevicesTest::TearDown();
+  }
   at::Tensor input(size_t device, size_t lane) {
     return random_on(device, {2, kSeqLen, 32}, 100 + lane);
   }
   at::Tensor upstream(size_t device, size_t lane) {
     return random_on(device, {2, kSeqLen, 32}, 200 + lane);
+  }
+  const std::vector<CountCopies>& counts(size_t num_lanes) {
+    while (counts_.size() < num_lanes) {
+      Device& device = device_at(counts_.size());
+      pools_.push_back(std::make_unique<HostPool>(device.torch_device()));
+      pools_.back()->reserve(512);  // its memory is there from now on
+      counts_.emplace_back(device, *pools_.back());
+    }
+    return counts_;
   }
   std::unique_ptr<TinyDeepseek> model(size_t device, ExpertShard shard) {
     return std::make_unique<TinyDeepseek>(
@@ -54,6 +68,7 @@ class ExpertRunTest : public DevicesTest {
     const Lanes backward(first_devices(num_lanes), "backward");
     layer.forward_lanes = &forward;
     layer.backward_lanes = &backward;
+    layer.counts = &counts(num_lanes);
     layer.recomputes = recomputes;
     PerLane inputs;
     PerLane upstreams;
@@ -64,14 +79,16 @@ class ExpertRunTest : public DevicesTest {
       upstreams.push_back(upstream(lane, lane));
     }
     ExpertRun run(layer);
-    run.attend(inputs);
+    run.route(inputs);
+    run.attend();
     run.experts();
     RunResult result;
     for (const at::Tensor& output : run.merge()) {
       EXPECT_FALSE(output.requires_grad());
       result.outputs.push_back(output.cpu());
     }
-    run.attend_again(recomputes ? std::move(inputs) : PerLane(), upstreams);
+    run.attend_again(recomputes ? std::move(inputs) : PerLane());
+    run.send_gradients(upstreams);
     run.experts_backward();
     for (const at::Tensor& gradient : run.attend_backward()) {
       result.input_gradients.push_back(gradient.cpu());
@@ -98,6 +115,10 @@ class ExpertRunTest : public DevicesTest {
   }
 
   bool is_forced_ = false;
+
+ private:
+  std::vector<std::unique_ptr<HostPool>> pools_;
+  std::vector<CountCopies> counts_;
 };
 
 // Rounding: a row's product does not depend on the rows beside it, but gradients of weights add up
@@ -160,9 +181,11 @@ TEST_F(ExpertRunTest, ARecomputedLayerKeepsNothingOnTheDevices) {
   ExpertRun run({{&first->expert_layer(kLayer), &second->expert_layer(kLayer)},
                  &lanes,
                  &lanes,
+                 &counts(2),
                  /*recomputes=*/true});
   const auto before = sim().live_bytes();
-  run.attend(inputs);
+  run.route(inputs);
+  run.attend();
   run.experts();
   run.merge();
   EXPECT_EQ(sim().live_bytes(), before);
@@ -175,16 +198,22 @@ TEST_F(ExpertRunTest, AForwardMayRunBetweenThePiecesOfABackward) {
   const auto second = model(1, {1, 2});
   const Lanes forward(first_devices(2), "forward");
   const Lanes backward(first_devices(2), "backward");
-  const LayerOnLanes layer = {
-      {&first->expert_layer(kLayer), &second->expert_layer(kLayer)}, &forward, &backward, true};
+  const LayerOnLanes layer = {{&first->expert_layer(kLayer), &second->expert_layer(kLayer)},
+                              &forward,
+                              &backward,
+                              &counts(2),
+                              true};
   ExpertRun earlier(layer);
   ExpertRun later(layer);
   const PerLane inputs = {input(0, 0), input(1, 1)};
-  earlier.attend(inputs);
+  earlier.route(inputs);
+  earlier.attend();
   earlier.experts();
   earlier.merge();
-  later.attend(inputs);
-  earlier.attend_again(inputs, {upstream(0, 0), upstream(1, 1)});
+  later.route(inputs);
+  earlier.attend_again(inputs);
+  earlier.send_gradients({upstream(0, 0), upstream(1, 1)});
+  later.attend();
   later.experts();
   earlier.experts_backward();
   const PerLane outputs = later.merge();
@@ -199,13 +228,20 @@ TEST_F(ExpertRunTest, ARunThatIsGivenUpGoesAway) {
   const auto first = model(0, {0, 2});
   const auto second = model(1, {1, 2});
   const Lanes lanes(first_devices(2), "test");
+  counts(2);
   const auto before = sim().live_bytes();
-  for (const bool recomputes : {true, false}) {
+  for (const auto& [recomputes, is_routed_only] :
+       {std::pair(true, false), std::pair(false, false), std::pair(true, true)}) {
     ExpertRun run({{&first->expert_layer(kLayer), &second->expert_layer(kLayer)},
                    &lanes,
                    &lanes,
+                   &counts(2),
                    recomputes});
-    run.attend({input(0, 0), input(1, 1)});
+    run.route({input(0, 0), input(1, 1)});
+    if (is_routed_only) {
+      continue;
+    }
+    run.attend();
     run.experts();
   }
   EXPECT_EQ(sim().live_bytes(), before);

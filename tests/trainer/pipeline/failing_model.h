@@ -48,10 +48,16 @@ class CountedExpertLayer : public ExpertLayer {
     countdown_->count();
     return inner_->forward(hidden_states, parts);
   }
-  Attended attend(const at::Tensor& hidden_states,
-                  const std::vector<int64_t>* known_counts) const override {
+  Routed route(const at::Tensor& hidden_states, bool counts) const override {
     countdown_->count();
-    return inner_->attend(hidden_states, known_counts);
+    return inner_->route(hidden_states, counts);
+  }
+  std::vector<int64_t> known_counts(const Routed& routed) const override {
+    return inner_->known_counts(routed);
+  }
+  Attended attend(const Routed& routed) const override {
+    countdown_->count();
+    return inner_->attend(routed);
   }
   at::Tensor experts(const at::Tensor& tokens,
                      const at::Tensor& weights,

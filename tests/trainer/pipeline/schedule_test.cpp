@@ -89,5 +89,18 @@ TEST(Schedule, NextBackwardOfARankThatIsNotThereThrows) {
   EXPECT_THROW(next_backward_after(v_of_two_ranks(), -1, 0), std::out_of_range);
 }
 
+TEST(Schedule, ForwardsAloneKeepTheirOrder) {
+  Schedule schedule;
+  schedule.num_ranks = 2;
+  schedule.num_stages = 2;
+  schedule.rank_of_stage = {0, 1};
+  schedule.actions = {
+      {Action::forward_of({0, 0}), Action::overlapped({0, 1}, {0, 0}), Action::backward_of({0, 1})},
+      {Action::forward_of({1, 0}),
+       Action::backward_of({1, 0}),
+       Action::overlapped({1, 1}, {1, 1})}};
+  EXPECT_EQ(to_string(forwards_of(schedule)), "F0.0 F0.1\nF1.0 F1.1\n");
+}
+
 }  // namespace
 }  // namespace swapline::trainer

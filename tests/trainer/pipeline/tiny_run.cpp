@@ -143,19 +143,24 @@ void TinyRun::make_stages() {
   parts.batches = batches_.get();
   stages_ = options_.num_lanes > 1 ? make_expert_stages(parts, options_.recompute.mode == "full")
                                    : make_layer_stages(parts);
-  pipeline_ = std::make_unique<Pipeline>(
-      layout_.schedule,
-      *stages_,
-      std::vector<int64_t>{layout_.microbatch_size, kSeqLen, tiny_deepseek().dim},
-      at::kFloat);
+  evaluation_ = make_evaluation_stages(parts);
+  const std::vector<int64_t> sizes = {layout_.microbatch_size, kSeqLen, tiny_deepseek().dim};
+  pipeline_ = std::make_unique<Pipeline>(layout_.schedule, *stages_, sizes, at::kFloat);
+  evaluation_pipeline_ =
+      std::make_unique<Pipeline>(forwards_of(layout_.schedule), *evaluation_, sizes, at::kFloat);
 }
 
-void TinyRun::backward() {
+at::Tensor TinyRun::backward() {
   batches_->advance();
   pipeline_->run([](size_t) {});
   shared_->add_up();
   shared_->balance();
-  stages_->take_losses();
+  return stages_->take_loss(devices_.front()->torch_device()).cpu();
+}
+
+at::Tensor TinyRun::validate() {
+  evaluation_pipeline_->run([](size_t) {});
+  return evaluation_->take_loss(devices_.front()->torch_device()).cpu();
 }
 
 void TinyRun::descend() {

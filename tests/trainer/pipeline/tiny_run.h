@@ -37,12 +37,14 @@ class TinyRun {
   // A new machine: everything on the old one must be gone.
   explicit TinyRun(const TinyRunOptions& options);
 
-  // Forwards and backwards of one step, then the sums of shared gradients.
-  void backward();
+  // Forwards and backwards of one step, then the sums of shared gradients. Returns the loss.
+  at::Tensor backward();
   // Parameters follow their gradients, which go.
   void descend();
-  // A forward of the whole model without grad. On one lane only.
+  // A forward of the whole model without grad, through the layers' inputs. On one lane only.
   void evaluate();
+  // The loss of the micro-batches of the last step, forwards only, on any number of lanes.
+  at::Tensor validate();
   // The model's `runs`-th next run of a layer throws.
   void fail_after(int64_t runs) { countdown_->runs_left = runs; }
 
@@ -72,6 +74,8 @@ class TinyRun {
   std::unique_ptr<SharedGradients> shared_;
   std::unique_ptr<StageRunner> stages_;
   std::unique_ptr<Pipeline> pipeline_;
+  std::unique_ptr<StageRunner> evaluation_;
+  std::unique_ptr<Pipeline> evaluation_pipeline_;
 };
 
 }  // namespace swapline::trainer
