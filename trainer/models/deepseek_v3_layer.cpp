@@ -80,14 +80,17 @@ at::Tensor MoeLayer::forward(const at::Tensor& hidden_states, const PartRunner& 
   const at::Tensor h = attention.run(hidden_states, parts);
   const at::Tensor x = run_norm(h, ffn_norm, attention.norm_eps, parts);
   const Routing routing = router.route(x.flatten(0, 1), /*counts=*/true);
-  const at::Tensor residual = h + shared.run(x, parts);
-  const auto experts_part = [this, rows = routing.rows](const std::vector<at::Tensor>& inputs) {
+  // One part, shared and routed experts together: run again by itself, it adds up the gradients of
+  // x in the order in which the whole layer does.
+  const auto feed_forward = [this, rows = routing.rows](const std::vector<at::Tensor>& inputs) {
+    const at::Tensor& normed = inputs[1];
+    const at::Tensor residual = inputs[0] + shared.run(normed, PartRunner());
     const at::Tensor returned =
-        routed.forward(sorted_tokens(inputs[0], rows), sorted_weights(inputs[1], rows), rows.ends);
-    return sum_of_rows(returned, rows.places, router.shape.experts_per_token)
-        .view(inputs[0].sizes());
+        routed.forward(sorted_tokens(normed, rows), sorted_weights(inputs[2], rows), rows.ends);
+    return residual +
+           sum_of_rows(returned, rows.places, router.shape.experts_per_token).view(normed.sizes());
   };
-  return residual + parts.run(LayerPart::kFeedForward, experts_part, {x, routing.weights});
+  return parts.run(LayerPart::kFeedForward, feed_forward, {h, x, routing.weights});
 }
 
 Routed MoeLayer::route(const at::Tensor& hidden_states, bool counts) const {
