@@ -30,7 +30,9 @@ class PerTensorAdamW {
       for (PinnedBuffer& host : entry.host) {
         host = context_->host().allocate(param.nbytes());
         host.wait_for_uses();
-        std::memset(host.data(), 0, param.nbytes());
+        if (!sim::simulator().options().dry_run) {
+          std::memset(host.data(), 0, param.nbytes());
+        }
       }
       slice_numel_ += param.numel();
     }
@@ -138,8 +140,8 @@ class PerTensorAdamW {
 
 }  // namespace
 
-PerTensorResult run_per_tensor(const Sizes& sizes, int64_t times) {
-  const AdamGroup group = make_group(sizes, /*dry_run=*/false);
+PerTensorResult run_per_tensor(const Sizes& sizes, int64_t times, bool dry_run) {
+  const AdamGroup group = make_group(sizes, dry_run);
   const auto context = std::make_shared<SwapContext>(sim::device());
   PerTensorAdamW adam(context, group, times);
   const c10::Stream d2h = context->copies().d2h_stream();
@@ -166,7 +168,9 @@ PerTensorResult run_per_tensor(const Sizes& sizes, int64_t times) {
       static_cast<double>(sim::simulator().memory_stats(0).peak_allocated_bytes - before) / kMiB;
   result.copies_each_way =
       static_cast<double>(context->copies().stats().num_copies_in) / (kNumSynced + kNumUnsynced);
-  result.tensors = adam.on_cpu();
+  if (!dry_run) {
+    result.tensors = adam.on_cpu();
+  }
   result.num_races = sim::simulator().num_races();
   return result;
 }

@@ -17,7 +17,8 @@ struct PerTensorResult {
   double held_mib = 0;     // most that steps held beyond parameters and gradients
   double copies_each_way = 0;  // per step
   int64_t num_races = 0;
-  std::vector<at::Tensor> tensors;  // parameters and states at the end, on the CPU
+  // Parameters and states at the end, on the CPU; empty in a dry run.
+  std::vector<at::Tensor> tensors;
 };
 
 // Parameters are taken in slices of at most their elements / times, never fewer than one. Before a
@@ -26,6 +27,6 @@ struct PerTensorResult {
 // never waits inside a step, and frees a parameter's states when their copies out are enqueued:
 // the barrier makes that the memory in use on the device. Needs a machine without late copies,
 // which poison memory that is freed under a copy.
-PerTensorResult run_per_tensor(const Sizes& sizes, int64_t times);
+PerTensorResult run_per_tensor(const Sizes& sizes, int64_t times, bool dry_run = false);
 
 }  // namespace swapline::bench
