@@ -160,7 +160,7 @@ TEST_F(DeepseekV3Test, PartsGiveTheSameBitsWhenRunAgain) {
     EXPECT_TRUE(layer->forward(input, runner).equal(layer->forward(input, PartRunner())));
     EXPECT_EQ(runner.counts[LayerPart::kNorm], 4);
     EXPECT_EQ(runner.counts[LayerPart::kAttentionCore], 1);
-    EXPECT_EQ(runner.counts[LayerPart::kFeedForward], layer == tiny.model.layers()[0] ? 1 : 2);
+    EXPECT_EQ(runner.counts[LayerPart::kFeedForward], 1) << "shared and routed experts are one";
   }
 }
 
