@@ -49,7 +49,6 @@ class Trainer {
   bool go_on_from_checkpoint(StepLog& log);
   StepMarks take_step(int64_t step);
   void end_step(int64_t step, StepMarks& marks, ProgressBar& bar);
-  at::Tensor mean_loss();
   std::vector<std::vector<at::Tensor>> gradients() const;
   int64_t num_pinned_allocations() const;
 

@@ -243,11 +243,14 @@ void OptimizerEngine::end_step() {
   scaling_ = {};
 }
 
-void OptimizerEngine::abandon_step() noexcept {
+void OptimizerEngine::abandon_step(const std::string& failure) noexcept {
+  if (failure_.empty()) {
+    failure_ = failure;
+  }
   rule_->clear();
   end_step();
   try {
-    if (has_counted_ && !has_updated_) {
+    if (std::exchange(has_counted_, false) && !has_updated_) {
       steps_.uncount(at::ones({}, at::TensorOptions().dtype(at::kFloat).device(device())));
     }
     if (pipeline_) {

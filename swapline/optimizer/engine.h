@@ -44,11 +44,12 @@ class OptimizerEngine {
 
   // A step in two: what can be refused is refused by begin_step(), which changes nothing that a
   // user sees. A failure of update() before the first update changes nothing either; a later one is
-  // kept and thrown by every step from then on.
+  // kept and thrown by every step from then on. Returns whether anything was updated.
   void begin_step(const GradScaling& scaling);
-  void update();
-  // After an exception between the two, or of another engine.
-  void abandon_step() noexcept;
+  bool update();
+  // After an exception between the two, or of another engine. `failure`: not empty: thrown by every
+  // step from then on.
+  void abandon_step(const std::string& failure = "") noexcept;
   // Throws the failure of a step before, and what the rule does not allow.
   void check_usable(const GradScaling& scaling) const;
 

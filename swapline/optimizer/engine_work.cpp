@@ -16,6 +16,20 @@ namespace {
 
 constexpr size_t kMostResidentScratchBytes = size_t{64} << 20;
 
+// On `device`, as GradScaler keeps one for each.
+at::Tensor checked_scalar(const at::Tensor& scalar, const char* name, c10::Device device) {
+  if (!scalar.defined()) {
+    return scalar;
+  }
+  TORCH_CHECK(scalar.numel() == 1 && scalar.scalar_type() == at::kFloat,
+              name,
+              " must be one float, got ",
+              scalar.toString(),
+              " of sizes ",
+              scalar.sizes());
+  return scalar.to(device, /*non_blocking=*/true);
+}
+
 // Elements [first, first + num) of a dense tensor in the order of its memory, as a vector.
 at::Tensor flat_part(const at::Tensor& dense, int64_t first, int64_t num) {
   return at::as_strided(dense, {num}, {1}, dense.storage_offset() + first);
@@ -24,10 +38,11 @@ at::Tensor flat_part(const at::Tensor& dense, int64_t first, int64_t num) {
 }  // namespace
 
 void OptimizerEngine::begin_step(const GradScaling& scaling) {
-  check_usable(scaling);
   has_updated_ = false;
   has_counted_ = false;
-  scaling_ = scaling;
+  check_usable(scaling);
+  scaling_ = {checked_scalar(scaling.grad_scale, "grad_scale", device()),
+              checked_scalar(scaling.found_inf, "found_inf", device())};
   work_.assign(params_.size(), {});
   std::vector<size_t> with_grad;
   for (size_t i = 0; i < params_.size(); ++i) {
@@ -50,7 +65,7 @@ void OptimizerEngine::begin_step(const GradScaling& scaling) {
   }
 }
 
-void OptimizerEngine::update() {
+bool OptimizerEngine::update() {
   try {
     make_step_tensors();
     const auto chunks =
@@ -76,6 +91,7 @@ void OptimizerEngine::update() {
     throw;
   }
   end_step();
+  return has_updated_;
 }
 
 // Where the host counts, one scalar on the device for each number of steps that occurs: usually one

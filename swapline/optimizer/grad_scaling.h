@@ -5,7 +5,7 @@
 
 namespace swapline {
 
-// Float scalars on the parameters' device, or undefined. With grad_scale the update divides
+// Float scalars on a device of the parameters, or undefined. With grad_scale the update divides
 // gradients by it first; where found_inf is not 0 it changes nothing, and counts for no step. The
 // host never reads them. Needs the fused kernel.
 struct GradScaling {

@@ -120,17 +120,25 @@ at::Tensor Optimizer::step(const Closure& closure, const GradScaling& scaling) {
 void Optimizer::update(const GradScaling& scaling) {
   const c10::NoGradGuard no_grad;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  bool has_updated = false;
   try {
     for (const auto& engine : engines_) {
       engine->begin_step(scaling);
     }
     for (const auto& engine : engines_) {
-      engine->update();
+      has_updated = engine->update() || has_updated;
     }
-  } catch (...) {
+  } catch (const std::exception& error) {
+    // What can be repeated on one device cannot once another has been updated.
+    const std::string failure =
+        has_updated ? "step() failed on one device after others had been updated. Make a new "
+                      "optimizer from a checkpoint. The failure: " +
+                          std::string(error.what())
+                    : "";
     for (const auto& engine : engines_) {
-      engine->abandon_step();
+      engine->abandon_step(failure);
     }
+    TORCH_CHECK(failure.empty(), failure);
     throw;
   }
 }

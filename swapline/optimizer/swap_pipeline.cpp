@@ -144,9 +144,7 @@ void SwapPipeline::run(std::span<const size_t> chunks, const Update& update_chun
     chunks.empty() ? timer_.abandon()
                    : timer_.end_step(has_stored ? copies.d2h_stream() : copies.compute_stream());
   } catch (...) {
-    if (num_mapped() > 0) {  // how far an update came that threw is not known
-      last_mapped_update_ = record_event(context_->copies().compute_stream());
-    }
+    note_broken_update();
     abandon();
     throw;
   }
@@ -282,6 +280,17 @@ void SwapPipeline::note_updated(Loaded loaded) {
     last_mapped_update_ = std::move(updated);
   } else {
     kept(loaded.chunk) = {std::move(loaded.slot.bytes), std::move(updated)};
+  }
+}
+
+// How far an update of mapped chunks came that threw is not known: it counts as enqueued.
+void SwapPipeline::note_broken_update() noexcept {
+  try {
+    if (num_mapped() > 0) {
+      last_mapped_update_ = record_event(context_->copies().compute_stream());
+    }
+  } catch (const std::exception&) {
+    // The device is lost: nothing runs on it.
   }
 }
 

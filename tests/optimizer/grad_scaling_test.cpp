@@ -194,6 +194,58 @@ TEST_F(GradScalingTest, AnAllocationThatFailsCostsAtMostARepeatedStep) {
   EXPECT_GT(num_thrown, 0);
 }
 
+// The scratch for casts is allocated when the counts have moved on already: they move back, once.
+TEST_F(GradScalingTest, AStepRepeatedForWantOfScratchCountsOnce) {
+  AdamOptions options = placed(true);
+  options.state_dtype = at::kBFloat16;
+  std::map<std::string, at::Tensor> right;
+  int num_thrown = 0;
+  for (int64_t k = -1; k < 8; ++k) {
+    SCOPED_TRACE(k);
+    const auto groups = plain_groups(kSizes);
+    const Gradients gradients(groups, 3, false);
+    Adam adam(make_context(), groups, options);
+    for (int step = 0; step < 3; ++step) {
+      gradients.set(groups, step);
+      const GradScaling scaling = {at::Tensor(), on_device(0)};
+      sim::Faults faults;
+      faults.fail_device_allocation = step == 1 ? k : -1;
+      set_faults(faults);
+      bool has_thrown = false;
+      try {
+        adam.step(scaling);
+      } catch (const std::exception&) {
+        has_thrown = true;
+        ++num_thrown;
+      }
+      set_faults({});
+      if (has_thrown) {
+        adam.step(scaling);
+      }
+    }
+    EXPECT_EQ(adam.state(groups[0].params[0]).at("step").item<float>(), 3.0F);
+    if (k < 0) {
+      right = snapshot(adam, groups);
+    } else {
+      expect_equal(snapshot(adam, groups), right);
+    }
+  }
+  EXPECT_GT(num_thrown, 0);
+}
+
+TEST_F(GradScalingTest, WhatIsNoScalarIsRefusedBeforeAnythingIsTouched) {
+  const auto groups = plain_groups(kSizes);
+  const Gradients gradients(groups, 1, false);
+  Adam adam(make_context(), groups);
+  gradients.set(groups, 0);
+  EXPECT_THAT(message_of([&] { adam.step({at::Tensor(), at::full({2}, 0.0F)}); }),
+              ::testing::HasSubstr("found_inf must be one float"));
+  EXPECT_THAT(message_of([&] { adam.step({at::full({1}, 2.0, at::kDouble), at::Tensor()}); }),
+              ::testing::HasSubstr("grad_scale must be one float"));
+  adam.step({at::full({1}, 2.0F), at::full({1}, 0.0F)});  // from the host they are brought over
+  EXPECT_EQ(adam.state(groups[0].params[0]).at("step").item<float>(), 1.0F);
+}
+
 TEST_F(GradScalingTest, ALearningRateOnTheDeviceCountsAsItIsThen) {
   for (const bool swap : {false, true}) {
     std::map<std::string, at::Tensor> results[2];

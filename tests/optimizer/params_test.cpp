@@ -1,4 +1,5 @@
 // Parameters that come later, lie on several devices, or change after the optimizer was made.
+#include "tests/optimizer/lost_device.h"
 #include "tests/optimizer/training.h"
 #include "tests/support/errors.h"
 
@@ -153,6 +154,25 @@ TEST_F(ParamsTest, AGradientRefusedOnOneDeviceLeavesTheOtherUntouched) {
   EXPECT_EQ(adam.device_state_bytes(), 0u);
   set_ones(groups, 0);
   adam.step();
+}
+
+// What could be repeated on the second device cannot: the first one has been updated.
+TEST_F(ParamsTest, AFailureAfterAnotherDeviceWasUpdatedIsSaidNowAndAtEveryLaterStep) {
+  auto groups = plain_groups({{300, 40}, {64}});
+  groups[0].params[1] = moved(groups[0].params[1], 1);
+  SwapContextOptions options;
+  options.order = std::make_shared<LostDevice>(Wait::kUpdateAfterLoad, 0);
+  Adam adam(
+      {std::make_shared<SwapContext>(device(0)), std::make_shared<SwapContext>(device(1), options)},
+      groups);
+  set_ones(groups, 0);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_THAT(message_of([&] { adam.step(); }),
+                ::testing::HasSubstr("failed on one device after others had been updated"));
+    EXPECT_EQ(adam.device_state_bytes(), 0u);
+  }
+  EXPECT_EQ(adam.state(groups[0].params[0]).at("step").item<float>(), 1.0F);
+  EXPECT_TRUE(adam.state(groups[0].params[1]).empty());
 }
 
 // set_data with a tensor of the same kind is what loading a checkpoint does: the states go on.

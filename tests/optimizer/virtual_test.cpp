@@ -321,6 +321,29 @@ TEST_F(VirtualTest, AFailureInAMixedStepIsCleanAndTheStepCanBeRepeated) {
   EXPECT_GT(num_repeated, 0);
 }
 
+// The launches before the one that fails still run when the error comes out; states are read only
+// when they are done.
+TEST_F(VirtualTest, AnUpdateThatFailsHalfwayIsWaitedFor) {
+  const auto groups = plain_groups({{300, 200}});
+  AdamOptions options = with_virtual(kAll);
+  options.kernel = AdamKernel::kPortable;
+  Adam adam(make_context(), groups, options);
+  const Gradients gradients(groups, 2, false);
+  gradients.set(groups, 0);
+  adam.step();
+  adam.drain();
+  gradients.set(groups, 1);
+  sim::Faults faults;
+  faults.fail_launch = 4;
+  set_faults(faults);
+  EXPECT_NE(message_of([&] { adam.step(); }).find("step() failed after"), std::string::npos);
+  set_faults({});
+  for (const auto& [name, state] : adam.state(groups[0].params[0])) {
+    state.clone();
+  }
+  EXPECT_EQ(sim().num_races(), 0) << first_race();
+}
+
 TEST_F(VirtualTest, WithoutAContextItIsRefused) {
   const std::string text = message_of([] {
     Adam adam(std::shared_ptr<SwapContext>(),
