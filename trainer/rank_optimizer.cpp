@@ -12,8 +12,6 @@
 namespace swapline::trainer {
 namespace {
 
-constexpr int64_t kNumFastSteps = 8;  // of MuonSettings::hybrid_ns
-
 AdamSettings adam_settings(const OptimizerConfig& config) {
   AdamSettings settings;
   settings.lr = config.lr;
@@ -73,14 +71,13 @@ void check_muon(const OptimizerConfig& config) {
   if (config.muon_lr && config.muon_adjust_lr_fn != "original") {
     throw UsageError(
         "--optimizer.muon-lr: found with --optimizer.muon-adjust-lr-fn match_rms_adamw, which "
-        "makes "
-        "--optimizer.lr right for all parameters; allowed with original");
+        "makes --optimizer.lr right for all parameters; allowed with original");
   }
-  if (config.muon_hybrid_ns && config.muon_ns_steps <= kNumFastSteps) {
-    throw UsageError(
-        "--optimizer.muon-hybrid-ns: found with --optimizer.muon-ns-steps " +
-        std::to_string(config.muon_ns_steps) +
-        ", allowed with more than 8, as it changes the iterations beyond; 10 is usual");
+  if (config.muon_hybrid_ns && config.muon_ns_steps <= kNumFastNsSteps) {
+    throw UsageError("--optimizer.muon-hybrid-ns: found with --optimizer.muon-ns-steps " +
+                     std::to_string(config.muon_ns_steps) + ", allowed with more than " +
+                     std::to_string(kNumFastNsSteps) +
+                     ", as it changes the iterations beyond; 10 is usual");
   }
   const auto refuse = [](const std::string& option) {
     throw UsageError("--optimizer." + option +

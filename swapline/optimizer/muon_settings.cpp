@@ -1,8 +1,6 @@
 // What is allowed. Written so that NaN is refused too.
 #include "swapline/optimizer/muon_settings.h"
 
-#include "swapline/optimizer/newton_schulz.h"
-
 #include <c10/util/Exception.h>
 
 namespace swapline {
@@ -18,9 +16,9 @@ void check(const MuonSettings& settings) {
   TORCH_CHECK(settings.ns_steps >= 1 && settings.ns_steps < 100,
               "ns_steps must be in [1, 100), got ",
               settings.ns_steps);
-  TORCH_CHECK(!settings.hybrid_ns || settings.ns_steps > detail::kNumFastSteps,
+  TORCH_CHECK(!settings.hybrid_ns || settings.ns_steps > kNumFastNsSteps,
               "hybrid_ns changes the iterations beyond the eighth: ns_steps must be above ",
-              detail::kNumFastSteps,
+              kNumFastNsSteps,
               ", got ",
               settings.ns_steps);
 }

@@ -17,6 +17,9 @@ enum class MuonLrRule {
   kMatchRmsAdamw,  // lr · 0.2 · √max(m, n): updates as large as AdamW's, whose lr then fits
 };
 
+// With hybrid_ns: the iterations that have the group's coefficients.
+inline constexpr int64_t kNumFastNsSteps = 8;
+
 // A group's hyperparameters, as in torch.optim.Muon. May be changed between steps; step() reads
 // them.
 struct MuonSettings {

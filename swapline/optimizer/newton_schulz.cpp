@@ -71,8 +71,9 @@ at::Tensor newton_schulz(const at::Tensor& x, const MuonSettings& settings, Scra
   at::Tensor next = take(scratch, now.sizes());
   const at::Tensor former = x.as_strided(next.sizes(), next.strides());
   for (int64_t step = 0; step < settings.ns_steps; ++step) {
-    const auto& [a, b, c] =
-        settings.hybrid_ns && step >= kNumFastSteps ? kExactCoefficients : settings.ns_coefficients;
+    const auto& [a, b, c] = settings.hybrid_ns && step >= kNumFastNsSteps
+                                ? kExactCoefficients
+                                : settings.ns_coefficients;
     multiply(gram, now, now.transpose(-2, -1));
     multiply_add(polynomial, gram, gram, gram, b, c);
     multiply_add(next, now, polynomial, now, a, 1);

@@ -11,9 +11,6 @@
 
 namespace swapline::detail {
 
-// With hybrid_ns: the iterations that have the group's coefficients.
-inline constexpr int64_t kNumFastSteps = 8;
-
 // Scratch that newton_schulz() takes for [rows, columns], or for a batch of them.
 size_t newton_schulz_bytes(int64_t batch, int64_t rows, int64_t columns);
 
