@@ -3,6 +3,7 @@
 #pragma once
 
 #include "sim/core/simulator.h"
+#include "sim/export.h"
 
 #include <c10/core/Stream.h>
 
@@ -18,7 +19,8 @@ void set_current_stream(int device, StreamId stream);
 c10::Stream to_stream(int device, StreamId id);
 
 // Fails with a clear error when the library was loaded after autograd had started its device
-// threads. Checked once, at the first tensor.
-void check_loaded_in_time();
+// threads. Checked once, at the first tensor, by running a backward: not under Python's interpreter
+// lock.
+SWAPLINE_SIM_API void check_loaded_in_time();
 
 }  // namespace swapline::sim

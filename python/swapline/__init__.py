@@ -1,0 +1,20 @@
+"""Swapline: layer inputs and optimizer states in pinned host memory, streamed through the device.
+
+    swapline.optim        AdamW, Adam, Muon in place of torch.optim's
+    swapline.layer_input  recompute with swap built in, and swap for models that recompute already
+    swapline.sim          the simulated accelerator, torch.device("sim")
+
+Results are those of training without it, bit for bit.
+"""
+
+import torch
+
+from swapline._version import check_torch as _check_torch
+
+_check_torch(torch.__version__)
+
+from swapline._core import SwapContext  # noqa: E402  (needs the check before it)
+from swapline.errors import HostMemoryError  # noqa: E402
+from swapline.package import __version__, cmake_prefix_path  # noqa: E402
+
+__all__ = ["HostMemoryError", "SwapContext", "__version__", "cmake_prefix_path"]
