@@ -26,6 +26,16 @@ if ((${#missing[@]} > 0)); then
   apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 fi
 
+# The Python package is a compiled module: it needs Python's own headers.
+if ! python3 -c 'import os, sysconfig, sys; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))'; then
+  if ((EUID != 0)); then
+    echo "Python's headers are missing. Run this, then try again: sudo apt-get install -y python3-dev" >&2
+    exit 1
+  fi
+  echo "setup: installing python3-dev"
+  apt-get install -y -qq --no-install-recommends python3-dev >/dev/null
+fi
+
 # Reads the version without importing torch, which takes seconds.
 has_torch() {
   "$1" - 2>/dev/null <<'PYTHON'
@@ -48,9 +58,13 @@ if ! [[ -x $python ]] || ! has_torch "$python"; then
   fi
 fi
 
-# What python/tests need; building and training go without.
-if ! "$python" -c 'from importlib.metadata import version; version("pytest"), version("safetensors")' 2>/dev/null; then
-  echo "setup: installing pytest and safetensors"
-  "$python" -m pip install --quiet --disable-pip-version-check pytest safetensors ||
+# What python/tests and `pip install .` need; building the program and training go without.
+test_packages=(pytest safetensors scikit-build-core matplotlib)
+has_packages() {
+  "$python" -c 'import sys; from importlib.metadata import version; [version(p) for p in sys.argv[1:]]' "$@" 2>/dev/null
+}
+if ! has_packages "${test_packages[@]}"; then
+  echo "setup: installing ${test_packages[*]}"
+  "$python" -m pip install --quiet --disable-pip-version-check "${test_packages[@]}" ||
     echo "setup: they could not be installed: python/tests will fail" >&2
 fi

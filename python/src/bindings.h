@@ -17,8 +17,12 @@ void init_errors(py::module_& module);
 
 // Of _core.
 void init_context(py::module_& module);
+void init_layer_input(py::module_& module);
+void init_layer_input_wrappers(py::module_& module);
+void init_optim(py::module_& module);
 
 // Of _sim.
 void init_machine(py::module_& module);
+void init_process_group(py::module_& module);
 
 }  // namespace swapline::python

@@ -5,20 +5,33 @@
 #include <memory>
 #include <utility>
 
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 namespace swapline::python {
 namespace {
 
-std::shared_ptr<SwapContext> make_context(c10::Device device,
+// As torch reads it: a name is a device, and one without an index is the current one.
+c10::Device to_device(const py::object& given) {
+  auto device = py::module_::import("torch").attr("device")(given).cast<c10::Device>();
+  if (!device.has_index() && !device.is_cpu() && !device.is_meta()) {
+    device = c10::impl::VirtualGuardImpl(device.type()).getDevice();
+  }
+  return device;
+}
+
+std::shared_ptr<SwapContext> make_context(const py::object& given,
                                           size_t max_host_bytes,
                                           size_t slab_bytes,
                                           bool timing,
                                           const SwapContextOptions* like) {
+  const c10::Device device = to_device(given);
   SwapContextOptions options = like ? *like : SwapContextOptions();
   options.host.max_bytes = max_host_bytes;
   options.host.budget_option = "SwapContext(max_host_bytes=...)";
   options.host.slab_bytes = slab_bytes;
   options.host.device_locks_pages = device.is_cuda();
   options.timing = timing;
+  const py::gil_scoped_release release;
   return std::make_shared<SwapContext>(device, std::move(options));
 }
 
@@ -49,12 +62,12 @@ void init_context(py::module_& module) {
            py::arg("max_host_bytes") = size_t{0},
            py::arg("slab_bytes") = size_t{64} << 20,
            py::arg("timing") = false,
-           py::arg("like") = nullptr,
-           ReleaseGil())
+           py::arg("like") = nullptr)
       .def_property_readonly("device", &SwapContext::device)
       .def("settle_done", &SwapContext::settle_done, ReleaseGil())
       .def("settle_all", &SwapContext::settle_all, ReleaseGil())
-      .def("trim", [](SwapContext& context) { context.host().trim(); }, ReleaseGil())
+      .def(
+          "trim", [](SwapContext& context) { context.host().trim(); }, ReleaseGil())
       .def_property_readonly("num_host_failures", &SwapContext::num_host_failures)
       .def_property_readonly("pending_release_bytes", &SwapContext::pending_release_bytes)
       .def("host_stats", &host_stats);

@@ -5,6 +5,7 @@
 #include <exception>
 
 #include <c10/util/Exception.h>
+#include <torch/csrc/Exceptions.h>
 
 namespace swapline::python {
 namespace {
@@ -26,6 +27,8 @@ void init_errors(py::module_& /*module*/) {
       std::rethrow_exception(std::move(error));
     } catch (const HostMemoryError& host) {
       raise(host_memory_error(), host.what());
+    } catch (python_error& warning) {  // that the user has made an error
+      warning.restore();
     } catch (const c10::OutOfMemoryError& device) {
       raise(py::module_::import("torch").attr("OutOfMemoryError").ptr(),
             device.what_without_backtrace());

@@ -5,4 +5,5 @@ PYBIND11_MODULE(_sim, module) {
   module.doc() = "Bindings of libswapline_sim. Use swapline.sim.";
   swapline::python::init_errors(module);
   swapline::python::init_machine(module);
+  swapline::python::init_process_group(module);
 }

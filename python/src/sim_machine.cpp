@@ -4,6 +4,8 @@
 #include "sim/torch/sim.h"
 #include "swapline/swap/swap_context.h"
 
+#include <algorithm>
+#include <array>
 #include <memory>
 #include <string>
 #include <utility>
@@ -13,6 +15,13 @@
 
 namespace swapline::python {
 namespace {
+
+// The machine's lock may have to be waited for.
+template <typename Function>
+auto without_gil(const Function& function) {
+  const py::gil_scoped_release release;
+  return function();
+}
 
 void bind_spec(py::module_& module) {
   using sim::DeviceSpec;
@@ -68,20 +77,31 @@ void bind_options(py::module_& module) {
       .def_readwrite("faults", &SimulatorOptions::faults);
   module.def("options", [] { return sim::simulator().options(); });
   module.def("configure", &sim::configure, ReleaseGil());
-  module.def("set_faults", [](const Faults& faults) { sim::simulator().set_faults(faults); });
+  module.def(
+      "set_faults",
+      [](const Faults& faults) { sim::simulator().set_faults(faults); },
+      ReleaseGil());
 }
+
+constexpr std::array<const char*, sim::kNumMemoryKinds> kKindNames = {
+    "other", "parameters", "gradients", "optimizer_states", "layer_inputs"};
 
 py::dict by_kind(const sim::BytesByKind& bytes) {
   py::dict dict;
-  const char* names[] = {"other", "parameters", "gradients", "optimizer_states", "layer_inputs"};
   for (size_t kind = 0; kind < bytes.size(); ++kind) {
-    dict[names[kind]] = bytes[kind];
+    dict[kKindNames[kind]] = bytes[kind];
   }
   return dict;
 }
 
+void set_memory_kind(const at::Tensor& tensor, const std::string& name) {
+  const auto found = std::find(kKindNames.begin(), kKindNames.end(), name);
+  TORCH_CHECK_VALUE(found != kKindNames.end(), "there is no memory of kind ", name);
+  sim::set_memory_kind(tensor.storage(), static_cast<sim::MemoryKind>(found - kKindNames.begin()));
+}
+
 py::dict memory_stats(int device) {
-  const sim::DeviceMemoryStats stats = sim::simulator().memory_stats(device);
+  const auto stats = without_gil([&] { return sim::simulator().memory_stats(device); });
   py::dict dict;
   dict["capacity_bytes"] = stats.capacity_bytes;
   dict["allocated_bytes"] = stats.allocated_bytes;
@@ -99,7 +119,7 @@ py::dict memory_stats(int device) {
 }
 
 py::dict pinned_stats() {
-  const sim::PinnedMemoryStats stats = sim::simulator().pinned_stats();
+  const auto stats = without_gil([] { return sim::simulator().pinned_stats(); });
   py::dict dict;
   dict["allocated_bytes"] = stats.allocated_bytes;
   dict["peak_allocated_bytes"] = stats.peak_allocated_bytes;
@@ -108,7 +128,7 @@ py::dict pinned_stats() {
 }
 
 py::dict counters(int device) {
-  const sim::Counters counters = sim::simulator().counters(device);
+  const auto counters = without_gil([&] { return sim::simulator().counters(device); });
   py::dict dict;
   dict["num_ops"] = counters.num_ops;
   dict["num_copies_in"] = counters.num_copies_in;
@@ -117,6 +137,8 @@ py::dict counters(int device) {
   dict["bytes_out"] = counters.bytes_out;
   dict["mapped_bytes_in"] = counters.mapped_bytes_in;
   dict["mapped_bytes_out"] = counters.mapped_bytes_out;
+  dict["num_exchanges"] = counters.num_exchanges;
+  dict["bytes_exchanged"] = counters.bytes_exchanged;
   dict["num_streams"] = counters.num_streams;
   return dict;
 }
@@ -125,13 +147,17 @@ void bind_memory(py::module_& module) {
   module.def("memory_stats", &memory_stats);
   module.def("pinned_stats", &pinned_stats);
   module.def("counters", &counters);
-  module.def("reset_peak_memory", [](int device) { sim::simulator().reset_peak_memory(device); });
-  module.def("reset_peak_pinned", [] { sim::simulator().reset_peak_pinned(); });
-  module.def("empty_cache", [](int device) { sim::simulator().empty_cache(device); });
-  module.def("take_away", [](int device, size_t bytes) {
-    sim::simulator().take_away(device, bytes);
-  });
-  module.def("live_bytes", [] { return sim::simulator().live_bytes(); });
+  module.def(
+      "reset_peak_memory",
+      [](int device) { sim::simulator().reset_peak_memory(device); },
+      ReleaseGil());
+  module.def("reset_peak_pinned", [] { sim::simulator().reset_peak_pinned(); }, ReleaseGil());
+  module.def("empty_cache", [](int device) { sim::simulator().empty_cache(device); }, ReleaseGil());
+  module.def(
+      "take_away",
+      [](int device, size_t bytes) { sim::simulator().take_away(device, bytes); },
+      ReleaseGil());
+  module.def("live_bytes", [] { return sim::simulator().live_bytes(); }, ReleaseGil());
   // Options of a SwapContext whose device memory the machine accounts for by kind.
   module.def("context_options", [] {
     auto options = std::make_shared<SwapContextOptions>();
@@ -142,37 +168,36 @@ void bind_memory(py::module_& module) {
     };
     return options;
   });
-  module.def("set_memory_kind", [](const at::Tensor& tensor, const std::string& name) {
-    const auto kind = name == "parameters"         ? sim::MemoryKind::kParameters
-                      : name == "gradients"        ? sim::MemoryKind::kGradients
-                      : name == "optimizer_states" ? sim::MemoryKind::kOptimizerStates
-                      : name == "layer_inputs"     ? sim::MemoryKind::kLayerInputs
-                                                   : sim::MemoryKind::kOther;
-    sim::set_memory_kind(tensor.storage(), kind);
-  });
+  module.def("set_memory_kind", &set_memory_kind, ReleaseGil());
 }
 
 void bind_time(py::module_& module) {
-  module.def("host_time", [](int device) { return sim::simulator().host_time(device); });
-  module.def("stream_time", [](int device, sim::StreamId stream) {
-    return sim::simulator().stream_time(device, stream);
-  });
-  module.def("advance_host", [](int device, sim::Nanos duration) {
-    sim::simulator().advance_host(device, duration);
-  });
-  module.def("name_stream", [](int device, sim::StreamId stream, std::string name) {
-    sim::simulator().name_stream(device, stream, std::move(name));
-  });
+  module.def(
+      "host_time", [](int device) { return sim::simulator().host_time(device); }, ReleaseGil());
+  module.def(
+      "stream_time",
+      [](int device, sim::StreamId stream) { return sim::simulator().stream_time(device, stream); },
+      ReleaseGil());
+  module.def(
+      "advance_host",
+      [](int device, sim::Nanos duration) { sim::simulator().advance_host(device, duration); },
+      ReleaseGil());
+  module.def(
+      "name_stream",
+      [](int device, sim::StreamId stream, std::string name) {
+        sim::simulator().name_stream(device, stream, std::move(name));
+      },
+      ReleaseGil());
   module.def("trace_json", [] { return sim::simulator().trace_json(); }, ReleaseGil());
-  module.def("clear_trace", [] { sim::simulator().clear_trace(); });
+  module.def("clear_trace", [] { sim::simulator().clear_trace(); }, ReleaseGil());
 }
 
 void bind_races(py::module_& module) {
-  module.def("num_races", [] { return sim::simulator().num_races(); });
-  module.def("clear_races", [] { sim::simulator().clear_races(); });
+  module.def("num_races", [] { return sim::simulator().num_races(); }, ReleaseGil());
+  module.def("clear_races", [] { sim::simulator().clear_races(); }, ReleaseGil());
   module.def("races", [] {
     py::list list;
-    for (const sim::Race& race : sim::simulator().races()) {
+    for (const sim::Race& race : without_gil([] { return sim::simulator().races(); })) {
       list.append(race.describe());
     }
     return list;
@@ -191,9 +216,8 @@ void init_machine(py::module_& module) {
   bind_races(module);
   module.def("check_loaded_in_time", &sim::check_loaded_in_time, ReleaseGil());
   module.attr("num_devices") = sim::kNumDevices;
-  module.def("default_generator", [](int device) {
-    return at::globalContext().defaultGenerator(sim::device(device));
-  });
+  module.def("default_generator",
+             [](int device) { return at::globalContext().defaultGenerator(sim::device(device)); });
 }
 
 }  // namespace swapline::python

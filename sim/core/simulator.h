@@ -61,6 +61,8 @@ struct Counters {
   int64_t bytes_out = 0;
   int64_t mapped_bytes_in = 0;  // read by operators from pinned memory
   int64_t mapped_bytes_out = 0;
+  int64_t num_exchanges = 0;  // with other machines
+  int64_t bytes_exchanged = 0;
   int64_t num_streams = 0;
 };
 
@@ -119,6 +121,21 @@ class SWAPLINE_SIM_API Simulator {
     std::string_view name = "copy";
   };
   void copy(int device, StreamId stream, const CopyRequest& request);
+
+  // Work that other machines take part in, such as a collective. begin_exchange: checks the
+  // accesses as begin_op does; the event's time is when this machine is ready for it. end_exchange:
+  // the others' times are known, and by them when it ran; only now may anything wait for the event.
+  // `bytes`: what this machine moved.
+  std::shared_ptr<EventState> begin_exchange(int device,
+                                             StreamId stream,
+                                             std::string_view name,
+                                             std::span<const Access> accesses);
+  void end_exchange(EventState& event,
+                    StreamId stream,
+                    std::string_view name,
+                    size_t bytes,
+                    Nanos begin,
+                    Nanos end);
 
   // The host reads or writes memory itself (pinned buffers in flight are what this is about).
   void host_access(std::string_view name, const void* data, size_t bytes, bool is_write);

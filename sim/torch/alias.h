@@ -3,6 +3,7 @@
 #pragma once
 
 #include "sim/core/simulator.h"
+#include "sim/export.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -13,9 +14,9 @@ inline bool is_on_device(const at::Tensor& tensor) {
 }
 
 // A CPU storage over the device storage's bytes; keeps the device storage alive.
-c10::Storage alias_storage(const c10::Storage& storage);
+SWAPLINE_SIM_API c10::Storage alias_storage(const c10::Storage& storage);
 // A CPU tensor with the geometry of `tensor` over `storage`.
-at::Tensor alias_tensor(const at::Tensor& tensor, const c10::Storage& storage);
+SWAPLINE_SIM_API at::Tensor alias_tensor(const at::Tensor& tensor, const c10::Storage& storage);
 inline at::Tensor cpu_alias(const at::Tensor& tensor) {
   return alias_tensor(tensor, alias_storage(tensor.storage()));
 }
@@ -30,7 +31,7 @@ at::Tensor to_new_device_tensor(const at::Tensor& like, int device);
 // The bytes between a tensor's first and last element. Throws c10::Error, naming `op`, when the
 // storage does not hold them: the tensor was swapped out and not brought back; and when they lie
 // neither on a device nor in pinned memory.
-Access access_of(const at::Tensor& tensor, bool is_write, const char* op);
+SWAPLINE_SIM_API Access access_of(const at::Tensor& tensor, bool is_write, const char* op);
 
 // The bytes lie in pinned host memory, which a kernel reaches over the link.
 bool is_mapped(const at::Tensor& tensor);

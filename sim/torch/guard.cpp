@@ -1,4 +1,5 @@
 // Devices, streams and events of the simulated machine, as c10 sees them.
+#include "sim/torch/pending_work.h"
 #include "sim/torch/runtime.h"
 #include "sim/torch/sim.h"
 
@@ -39,6 +40,12 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return old;
   }
 
+#if __has_include(<c10/core/DeviceCapability.h>)  // since torch 2.10
+  c10::DeviceCapability getDeviceCapability(c10::Device /*d*/) const override {
+    return {};  // every dtype, as on the CPU
+  }
+#endif
+
   c10::Stream getStream(c10::Device d) const override {
     const int index = index_of(d);
     return to_stream(index, current_stream(index));
@@ -66,7 +73,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     simulator().synchronize_stream(stream.device_index(), static_cast<StreamId>(stream.id()));
   }
   void synchronizeDevice(const c10::DeviceIndex index) const override {
-    simulator().synchronize_device(index < 0 ? current_device() : index);
+    const int waited = index < 0 ? current_device() : index;
+    settle_pending_work(waited);
+    simulator().synchronize_device(waited);
   }
 
   void record(void** event,

@@ -2,6 +2,7 @@
 
 #include "sim/torch/generator.h"
 #include "sim/torch/host_watch.h"
+#include "sim/torch/pending_work.h"
 #include "sim/torch/sim.h"
 
 #include <array>
@@ -62,6 +63,7 @@ void configure(SimulatorOptions options) {
   auto fresh = std::make_unique<Simulator>(std::move(options));
   watch_host_ops(fresh->options().watch_host_ops);
   machine() = std::move(fresh);
+  forget_machine_in_pending_work();
   thread_device = 0;
   thread_streams.fill(0);
 }

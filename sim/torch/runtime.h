@@ -9,14 +9,14 @@
 
 namespace swapline::sim {
 
-int current_device();
+SWAPLINE_SIM_API int current_device();
 // Throws c10::Error when there is no such device.
 void set_current_device(int device);
 
-StreamId current_stream(int device);
+SWAPLINE_SIM_API StreamId current_stream(int device);
 void set_current_stream(int device, StreamId stream);
 
-c10::Stream to_stream(int device, StreamId id);
+SWAPLINE_SIM_API c10::Stream to_stream(int device, StreamId id);
 
 // Fails with a clear error when the library was loaded after autograd had started its device
 // threads. Checked once, at the first tensor, by running a backward: not under Python's interpreter

@@ -36,8 +36,9 @@ struct InputHandle {
   int64_t index = 0;      // of the layer in its pass
   // The input before this one in the same pass: the next one that backward wants.
   std::weak_ptr<InputHandle> before;
-  std::weak_ptr<LayerRun> run;   // empty: it is not recompute() that runs the layer again
-  c10::VariableVersion version;  // of the caller's tensor
+  std::weak_ptr<LayerRun> run;    // empty: it is not recompute() that runs the layer again
+  bool tells_recomputed = false;  // recomputed() will be called when the layer has run again
+  c10::VariableVersion version;   // of the caller's tensor
   uint32_t version_at_entry = 0;
   bool is_resident = false;   // counted in resident_inputs
   bool is_running = false;    // its layer runs backward, or forward beside other layers

@@ -197,7 +197,10 @@ at::Tensor InputLedger::take(InputHandle& handle) {
     outgoing_.run_beside(handle);
   } else if (!is_in_backward_) {
     turn_to_backward(handle);
+  } else {
+    outgoing_.go_on(handle);
   }
+  outgoing_.end_samples();
   if (context_) {
     context_->settle_done();
   }

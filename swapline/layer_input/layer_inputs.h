@@ -110,6 +110,12 @@ class SWAPLINE_API LayerInputs {
   // Throws c10::Error for an undefined tensor and for a `before` of other LayerInputs.
   SavedInput save(const at::Tensor& hidden_states, const SavedInput* before = nullptr);
 
+  // The same for a framework that recomputes: its layers run one after the other, forwards and
+  // backwards do not overlap, and each is run again, whole, when its backward begins. kAuto learns
+  // here as with recompute(), once recomputed() is called. `begins_pass`: the first layer of a
+  // pass; else backward wants the input saved last after this one.
+  SavedInput save_for_recompute(const at::Tensor& hidden_states, bool begins_pass);
+
   // Hints for schedules with several passes in flight. They cost time when wrong or missing, never
   // correctness. begin_microbatch names the pass that follows, until the next call; prefetch brings
   // back the last input of that pass, which its backward needs first: call it one slot ahead of

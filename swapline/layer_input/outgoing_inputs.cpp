@@ -70,8 +70,7 @@ void OutgoingInputs::let_go_of_former(const InputHandle& running) {
 
 void OutgoingInputs::turn(const InputHandle& handle) {
   lag_.turn();
-  // Only recompute() tells when its layer has run again.
-  is_turning_ = !handle.run.expired();
+  is_turning_ = handle.tells_recomputed;
   let_go_beyond(handle, is_turning_ ? lag_.turn_allowance() : 0);
 }
 
@@ -83,6 +82,13 @@ bool OutgoingInputs::recomputed(const InputHandle& handle) {
   lag_.recomputed();
   let_go_beyond(handle, 0);
   return lag_.wants_samples();
+}
+
+void OutgoingInputs::go_on(const InputHandle& handle) {
+  if (std::exchange(is_turning_, false)) {
+    lag_.suspend();
+    let_go_beyond(handle, 0);
+  }
 }
 
 void OutgoingInputs::run_beside(const InputHandle& handle) {

@@ -37,6 +37,8 @@ class OutgoingInputs {
   // Its layer has run again and goes backward now. True: that backward is to be sampled, by
   // note_memory() after each of its nodes, then end_samples().
   bool recomputed(const InputHandle& handle);
+  // A later one takes `handle`. When nothing was told of the first, what had to go then goes now.
+  void go_on(const InputHandle& handle);
   void note_memory() { lag_.sample(); }
   void end_samples() { lag_.sampled(); }
 

@@ -2,16 +2,15 @@
 #include "swapline/layer_input/input_ledger.h"
 #include "swapline/layer_input/layer_inputs.h"
 #include "swapline/layer_input/layer_run.h"
+#include "swapline/layer_input/memory_sampler.h"
 
 #include <array>
 #include <memory>
-#include <unordered_set>
 #include <utility>
 
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 namespace swapline {
@@ -40,39 +39,6 @@ void refuse_partial_backward() {
   TORCH_CHECK(torch::autograd::Engine::get_default_engine().is_checkpoint_valid(),
               "recompute: torch.autograd.grad() and backward(inputs=...) are not supported: the "
               "layer's parameters get their gradients inside its backward");
-}
-
-// Tells the ledger how high memory stands when a node of a backward has run.
-struct MemorySampler : torch::autograd::FunctionPostHook {
-  explicit MemorySampler(std::shared_ptr<InputLedger> ledger) : ledger(std::move(ledger)) {}
-  variable_list operator()(const variable_list& outputs, const variable_list& /*inputs*/) override {
-    ledger->note_memory();
-    return outputs;
-  }
-  std::shared_ptr<InputLedger> ledger;
-};
-
-// On every node of the graph behind `outputs` that dies with it.
-void sample_memory(const variable_list& outputs, InputLedger& ledger) {
-  std::vector<torch::autograd::Node*> found;
-  std::unordered_set<torch::autograd::Node*> seen;
-  const auto add = [&](torch::autograd::Node* node) {
-    // Those without next edges accumulate into a parameter and live as long as it does.
-    if (node != nullptr && node->num_outputs() > 0 && seen.insert(node).second) {
-      found.push_back(node);
-    }
-  };
-  for (const at::Tensor& output : outputs) {
-    add(output.grad_fn().get());
-  }
-  while (!found.empty()) {
-    torch::autograd::Node* node = found.back();
-    found.pop_back();
-    node->add_post_hook(std::make_unique<MemorySampler>(ledger.shared_from_this()));
-    for (const auto& edge : node->next_edges()) {
-      add(edge.function.get());
-    }
-  }
 }
 
 struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
@@ -212,6 +178,7 @@ std::vector<at::Tensor> LayerInputs::recompute(Layer layer,
       std::move(layer), std::move(others), std::move(state), std::move(handle));
   run->input_requires_grad = hidden_states.requires_grad();
   run->handle->run = run;
+  run->handle->tells_recomputed = true;
   return RecomputeFunction::apply(c10::make_intrusive<RunHolder>(run), at::TensorList(inputs));
 }
 

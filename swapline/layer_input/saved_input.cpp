@@ -3,6 +3,7 @@
 
 #include "swapline/layer_input/input_ledger.h"
 #include "swapline/layer_input/layer_inputs.h"
+#include "swapline/layer_input/memory_sampler.h"
 
 #include <utility>
 
@@ -24,8 +25,23 @@ at::Tensor SavedInput::take() {
   return handle_->ledger->take(*handle_).detach();
 }
 
+void SavedInput::recomputed(const std::vector<at::Tensor>& outputs) {
+  if (handle_ && handle_->ledger->recomputed(*handle_)) {
+    sample_memory(outputs, *handle_->ledger);
+  }
+}
+
+void SavedInput::put_back() {
+  if (handle_) {
+    handle_->ledger->finish(*handle_, /*runs_again=*/true);
+  }
+}
+
 void SavedInput::finish() {
   if (const HandlePtr handle = std::exchange(handle_, nullptr)) {
+    if (handle->tells_recomputed) {
+      handle->ledger->end_samples();
+    }
     handle->ledger->finish(*handle, /*runs_again=*/false);
   }
 }
@@ -38,6 +54,15 @@ SavedInput LayerInputs::save(const at::Tensor& hidden_states, const SavedInput* 
               "layer before in the same pass, or null");
   HandlePtr handle = ledger_->enter(hidden_states, former);
   ledger_->begin_layer(handle);
+  return SavedInput(std::move(handle));
+}
+
+SavedInput LayerInputs::save_for_recompute(const at::Tensor& hidden_states, bool begins_pass) {
+  TORCH_CHECK(hidden_states.defined(),
+              "LayerInputs::save_for_recompute: hidden_states is undefined");
+  const HandlePtr before = begins_pass ? HandlePtr() : ledger_->last_entered();
+  HandlePtr handle = ledger_->enter(hidden_states, before);
+  handle->tells_recomputed = true;
   return SavedInput(std::move(handle));
 }
 

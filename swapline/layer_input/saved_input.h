@@ -1,5 +1,7 @@
-// A layer's input for schedules that run the layer, its recompute and its backward piece by piece,
-// where no single autograd function could: forward-backward overlap, expert parallelism.
+// A layer's input for those who run the layer, its recompute and its backward by themselves.
+//
+// Piece by piece, where no single autograd function could: forward-backward overlap, expert
+// parallelism.
 //
 //   SavedInput saved = inputs.save(hidden_states, &saved_of_the_layer_before);
 //   ... the layer's forward, in pieces ...
@@ -13,12 +15,16 @@
 // the running layer's input is not waited for then. Strict keeps, beyond the inputs of the layers
 // that run, one on its way out and one on its way in; compute waits for a copy only where it takes
 // longer than the layer beside it. A layer_done() that is missing costs time or memory, never bits.
+//
+// Whole, one layer after the other, in a framework that recomputes: save_for_recompute(), take(),
+// recomputed(), finish().
 #pragma once
 
 #include "swapline/export.h"
 
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -48,6 +54,13 @@ class SWAPLINE_API SavedInput {
   // called again before finish(). Requires: not empty, and hidden_states not written since save();
   // else throws c10::Error, as it does when the device has no memory for it: try again then.
   at::Tensor take();
+  // Of save_for_recompute(), so that memory is seen where it peaks: the layer has run again and
+  // goes backward now. `outputs`: of that run, if what goes backward is its graph; empty when it is
+  // the first run's, whose node has asked for the second run.
+  void recomputed(const std::vector<at::Tensor>& outputs);
+  // Its backward has run and may run again (retain_graph): lets go of the device memory until
+  // take() is called the next time. The caller has let go of what it was given.
+  void put_back();
   // Its backward has run: lets go of the input and empties this. Nothing happens when it is empty.
   void finish();
 

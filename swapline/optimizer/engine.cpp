@@ -218,6 +218,14 @@ void OptimizerEngine::make_state(size_t param) {
   params_[param].has_state = true;
 }
 
+void OptimizerEngine::clear_state(size_t param) {
+  for (auto& [name, state] : state(param)) {
+    state.zero_();
+  }
+  steps_.value(param) = 0;
+  params_[param].has_state = false;
+}
+
 void OptimizerEngine::check_usable(const GradScaling& scaling) const {
   TORCH_CHECK(failure_.empty(), failure_);
   rule_->check(scaling);

@@ -65,6 +65,8 @@ class OptimizerEngine {
   std::map<std::string, at::Tensor> state(size_t param);
   // Makes states of a parameter that has none yet, as its first update would have found them.
   void make_state(size_t param);
+  // Zeroes the states of a parameter and hides them again. Requires: drain() before.
+  void clear_state(size_t param);
 
   const UpdateRule& rule() const { return *rule_; }
   const ResidentStates& resident() const { return resident_; }

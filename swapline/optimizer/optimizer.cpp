@@ -250,6 +250,27 @@ std::map<std::string, at::Tensor> Optimizer::make_state(const at::Tensor& param)
   return state(param);
 }
 
+void Optimizer::clear_state(const at::Tensor& param) {
+  OptimizerEngine& engine = engine_of(param);
+  const c10::NoGradGuard no_grad;
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  engine.drain();
+  engine.clear_state(engine.params().index_of(param));
+}
+
+std::vector<std::string> Optimizer::state_names(const at::Tensor& param) const {
+  OptimizerEngine& engine = engine_of(param);
+  const size_t index = engine.params().index_of(param);
+  std::vector<std::string> names;
+  if (engine.rule().has_step(index)) {
+    names.emplace_back("step");
+  }
+  for (const detail::StateRow& row : engine.rule().rows(index)) {
+    names.push_back(row.name);
+  }
+  return names;
+}
+
 OptimizerStats Optimizer::stats() const {
   OptimizerStats stats;
   for (const auto& engine : engines_) {

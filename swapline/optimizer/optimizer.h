@@ -104,6 +104,11 @@ class SWAPLINE_API Optimizer {
   // The same, and makes the states of a parameter that has none yet: zeros, for a checkpoint to be
   // read into. Throws HostMemoryError.
   std::map<std::string, at::Tensor> make_state(const at::Tensor& param);
+  // Takes the states of a parameter back to what they were before its first update: zeros, and
+  // none to be seen. Drains first.
+  void clear_state(const at::Tensor& param);
+  // The names that state() has for a parameter that was updated.
+  std::vector<std::string> state_names(const at::Tensor& param) const;
 
   OptimizerStats stats() const;
   // State bytes on the devices now.

@@ -20,7 +20,8 @@ TensorView::TensorView(const at::Tensor& tensor)
 
 at::Tensor TensorView::over(const c10::Storage& storage) const {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  at::Tensor tensor = at::empty({0}, options_).set_(storage, offset_, sizes_, strides_);
+  at::Tensor tensor =
+      at::empty({0}, options_.device(storage.device())).set_(storage, offset_, sizes_, strides_);
   // set_ looks at plain bytes; these bits say how they are read.
   tensor._set_conj(is_conj_);
   tensor._set_neg(is_neg_);

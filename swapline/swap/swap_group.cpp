@@ -373,6 +373,26 @@ std::vector<at::Tensor> SwapGroup::tensors() const {
   return found;
 }
 
+std::vector<at::Tensor> SwapGroup::host_tensors() {
+  Impl& group = impl();
+  TORCH_CHECK(has_host_copy(), "SwapGroup '", label(), "': host_tensors() needs a host copy");
+  std::vector<c10::Storage> storages;
+  for (Impl::Part& part : group.parts) {
+    storages.push_back(
+        detail::allocate_storage(c10::GetAllocator(c10::kCPU), c10::kCPU, part.bytes));
+    auto* to = static_cast<char*>(storages.back().mutable_data());
+    for (PinnedBuffer& piece : part.host) {
+      piece.wait_for_uses();
+      to = std::copy_n(static_cast<const char*>(piece.data()), piece.bytes(), to);
+    }
+  }
+  std::vector<at::Tensor> found;
+  for (const Impl::Member& member : group.members) {
+    found.push_back(member.view.over(storages[member.part]));
+  }
+  return found;
+}
+
 bool SwapGroup::is_held_elsewhere() const {
   const Impl& group = impl();
   for (size_t i = 0; i < group.parts.size(); ++i) {

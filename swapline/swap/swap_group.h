@@ -87,6 +87,9 @@ class SWAPLINE_API SwapGroup {
   // The tensors, with their sizes, strides and offsets. kDrop: new ones at each call, without
   // autograd history. Requires kDevice or kSwappingOut.
   std::vector<at::Tensor> tensors() const;
+  // Copies of the tensors from the host copy, on the CPU. Blocks the host until the copies out are
+  // done. Requires a host copy.
+  std::vector<at::Tensor> host_tensors();
   // Whether a tensor outside the group looks at one of its storages, or someone else holds one of
   // its tensors. If not, nobody can ask for the bytes again.
   bool is_held_elsewhere() const;

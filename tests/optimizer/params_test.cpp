@@ -210,5 +210,41 @@ TEST_F(ParamsTest, AParameterThatIsNoLongerWhatItWasIsRefused) {
   refuse(like.to(device(1)), "and is Float on sim:1: make a new optimizer");
 }
 
+// As torch.optim's users do who delete an entry of `state`.
+TEST_F(ParamsTest, AParameterWhoseStatesAreClearedBeginsAnew) {
+  for (const bool swap : {false, true}) {
+    const auto groups = plain_groups({{300, 40}, {7}});
+    Adam adam(swap ? make_context() : nullptr, groups, placed(swap));
+    const at::Tensor& cleared = groups[0].params[0];
+    const std::vector<std::string> names = {"step", "exp_avg", "exp_avg_sq"};
+    EXPECT_EQ(adam.state_names(cleared), names);
+    set_ones(groups, 0);
+    adam.step();
+    adam.clear_state(cleared);
+    EXPECT_TRUE(adam.state(cleared).empty());
+    auto fresh = plain_groups({{300, 40}});
+    fresh[0].params[0].set_data(cleared.detach().clone());
+    Adam other(nullptr, fresh, placed(false));
+    set_ones(groups, 1);
+    set_ones(fresh, 1);
+    adam.step();
+    other.step();
+    expect_equal(snapshot(adam, {{{cleared}, {}}}), snapshot(other, fresh));
+    EXPECT_EQ(adam.state(groups[0].params[1]).at("step").item<float>(), 2.0F);
+  }
+}
+
+TEST_F(ParamsTest, NamesOfStatesAreThoseThatAnUpdatedParameterHas) {
+  AdamGroup group = {{make_param({16, 8}, 1, at::kBFloat16)}, {.amsgrad = true}};
+  AdamOptions options;
+  options.master_weights = true;
+  Adam adam(make_context(), {group}, options);
+  const std::vector<std::string> names = {
+      "step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "master_param"};
+  EXPECT_EQ(adam.state_names(group.params[0]), names);
+  EXPECT_TRUE(adam.state(group.params[0]).empty());
+  EXPECT_EQ(adam.make_state(group.params[0]).size(), names.size());
+}
+
 }  // namespace
 }  // namespace swapline::testing

@@ -58,7 +58,7 @@ struct MoeLayer : ExpertLayer {
   Attended attend(const Routed& routed) const override;
   at::Tensor experts(const at::Tensor& tokens,
                      const at::Tensor& weights,
-                     const std::vector<std::vector<int64_t>>& counts) const override {
+                     const std::vector<int64_t>& counts) const override {
     return routed.forward(tokens, weights, counts);
   }
   at::Tensor merge(const at::Tensor& residual,

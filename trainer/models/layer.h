@@ -65,7 +65,7 @@ struct Attended {
 
 // A layer with routed experts, cut where its tokens travel between the ranks that share the
 // experts. Without other ranks, forward() is
-//   merge(residual, experts(tokens, weights, {counts}), places)
+//   merge(residual, experts(tokens, weights, counts), places)
 // of attend(route(hidden_states)). The host waits for the device in none of them.
 class ExpertLayer : public Layer {
  public:
@@ -77,11 +77,11 @@ class ExpertLayer : public Layer {
   virtual std::vector<int64_t> known_counts(const Routed& routed) const = 0;
   // The rest, up to where tokens leave.
   virtual Attended attend(const Routed& routed) const = 0;
-  // The rows that came to this rank, source by source and sorted by expert in each, through their
-  // experts and times their weights. counts[source][local expert]. [M, D], [M, 1] -> [M, D].
+  // The rows that came to this rank, sorted by expert, through their experts and times their
+  // weights. counts[local expert]. [M, D], [M, 1] -> [M, D].
   virtual at::Tensor experts(const at::Tensor& tokens,
                              const at::Tensor& weights,
-                             const std::vector<std::vector<int64_t>>& counts) const = 0;
+                             const std::vector<int64_t>& counts) const = 0;
   // `returned`: [N, D], the rows in the order in which attend gave them. -> [B, T, D].
   virtual at::Tensor merge(const at::Tensor& residual,
                            const at::Tensor& returned,

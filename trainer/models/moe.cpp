@@ -8,8 +8,6 @@
 namespace swapline::trainer {
 namespace {
 
-using Counts = std::vector<std::vector<int64_t>>;
-
 // Numbers that the host knows, on the device: by value in the operators, since a copy from pageable
 // memory would make the host wait for everything enqueued.
 at::Tensor ends_on(const at::TensorOptions& options, const std::vector<int64_t>& counts) {
@@ -29,28 +27,6 @@ at::Tensor ends_on(const at::TensorOptions& options, const std::vector<int64_t>&
   return at::stack(ends);
 }
 
-// Blocks of rows, one for each source and expert, from source-major to expert-major order or back.
-at::Tensor transpose_blocks(const at::Tensor& rows, const Counts& counts, bool to_expert_major) {
-  const size_t num_sources = counts.size();
-  const size_t num_experts = counts.front().size();
-  const size_t num_outer = to_expert_major ? num_sources : num_experts;
-  const size_t num_inner = to_expert_major ? num_experts : num_sources;
-  std::vector<int64_t> sizes;
-  for (size_t outer = 0; outer < num_outer; ++outer) {
-    for (size_t inner = 0; inner < num_inner; ++inner) {
-      sizes.push_back(to_expert_major ? counts[outer][inner] : counts[inner][outer]);
-    }
-  }
-  const std::vector<at::Tensor> blocks = rows.split_with_sizes(sizes, 0);
-  std::vector<at::Tensor> transposed;
-  for (size_t inner = 0; inner < num_inner; ++inner) {
-    for (size_t outer = 0; outer < num_outer; ++outer) {
-      transposed.push_back(blocks[outer * num_inner + inner]);
-    }
-  }
-  return at::cat(transposed);
-}
-
 }  // namespace
 
 at::Tensor Experts::forward(const at::Tensor& rows,
@@ -66,21 +42,8 @@ at::Tensor Experts::forward(const at::Tensor& rows,
 
 at::Tensor Experts::forward(const at::Tensor& rows,
                             const at::Tensor& weights,
-                            const Counts& counts) const {
-  std::vector<int64_t> totals(counts.front().size());
-  for (const std::vector<int64_t>& of_source : counts) {
-    for (size_t expert = 0; expert < totals.size(); ++expert) {
-      totals[expert] += of_source[expert];
-    }
-  }
-  const at::Tensor ends = ends_on(rows.options(), totals);
-  if (counts.size() == 1 || totals.size() == 1) {
-    return forward(rows, weights, ends);
-  }
-  const at::Tensor sorted = forward(transpose_blocks(rows, counts, /*to_expert_major=*/true),
-                                    transpose_blocks(weights, counts, /*to_expert_major=*/true),
-                                    ends);
-  return transpose_blocks(sorted, counts, /*to_expert_major=*/false);
+                            const std::vector<int64_t>& counts) const {
+  return forward(rows, weights, ends_on(rows.options(), counts));
 }
 
 Experts make_experts(const DeepseekV3Shape& shape,

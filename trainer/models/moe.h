@@ -21,11 +21,10 @@ struct Experts {
   at::Tensor forward(const at::Tensor& rows,
                      const at::Tensor& weights,
                      const at::Tensor& ends) const;
-  // Rows source by source, sorted by expert in each. counts[source][expert here]. The host does
-  // not wait for the device.
+  // The host knows how many rows each expert has, and does not wait for the device.
   at::Tensor forward(const at::Tensor& rows,
                      const at::Tensor& weights,
-                     const std::vector<std::vector<int64_t>>& counts) const;
+                     const std::vector<int64_t>& counts) const;
 };
 
 // Throws: UsageError when the experts cannot be shared evenly.

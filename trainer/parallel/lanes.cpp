@@ -11,42 +11,6 @@
 #include <c10/core/StreamGuard.h>
 
 namespace swapline::trainer {
-namespace {
-
-at::Tensor empty_rows(const at::Tensor& like, int64_t num_rows, const Device& device) {
-  std::vector<int64_t> sizes = like.sizes().vec();
-  sizes.front() = num_rows;
-  return at::empty(sizes, like.options().device(device.torch_device()));
-}
-
-int64_t sum_to(const RowCounts& rows, size_t to) {
-  int64_t sum = 0;
-  for (const std::vector<int64_t>& from : rows) {
-    sum += from[to];
-  }
-  return sum;
-}
-
-// On the current stream of each event's device.
-void wait_for(std::vector<SharedEvent>& is_done) {
-  for (const SharedEvent& event : is_done) {
-    const c10::Device device = event->device();
-    event->block(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
-  }
-  is_done.clear();
-}
-
-}  // namespace
-
-Exchange::~Exchange() {
-  wait();
-}
-
-std::vector<PerLane> Exchange::wait() {
-  wait_for(is_done_);
-  sent_.clear();
-  return std::move(arriving_);
-}
 
 Lanes::Lanes(std::vector<Device*> devices, const std::string& name) : devices_(std::move(devices)) {
   for (Device* device : devices_) {
@@ -81,32 +45,11 @@ std::vector<SharedEvent> Lanes::move(std::vector<Hop> hops) const {
   return is_done;
 }
 
-Exchange Lanes::exchange(const std::vector<PerLane>& tensors, const RowCounts& rows) const {
+Exchange Lanes::exchange(std::vector<Shipment> shipments) const {
   const c10::NoGradGuard no_grad;
-  Exchange exchange;
-  exchange.sent_ = tensors;
-  std::vector<Hop> hops;
-  for (const PerLane& tensor : tensors) {
-    PerLane arriving;
-    for (size_t lane = 0; lane < size(); ++lane) {
-      arriving.push_back(empty_rows(tensor[lane], sum_to(rows, lane), *devices_[lane]));
-    }
-    std::vector<int64_t> filled(size(), 0);
-    for (size_t from = 0; from < size(); ++from) {
-      int64_t taken = 0;
-      for (size_t to = 0; to < size(); ++to) {
-        const int64_t count = rows[from][to];
-        hops.push_back({from,
-                        to,
-                        tensor[from].detach().narrow(0, taken, count),
-                        arriving[to].narrow(0, filled[to], count)});
-        taken += count;
-        filled[to] += count;
-      }
-    }
-    exchange.arriving_.push_back(std::move(arriving));
-  }
-  exchange.is_done_ = move(std::move(hops));
+  Exchange exchange(std::move(shipments));
+  exchange.hops_ = exchange.is_packed_ ? exchange.pack() : exchange.lay_out();
+  exchange.is_done_ = move(exchange.hops_);
   return exchange;
 }
 
@@ -153,7 +96,7 @@ Sum::~Sum() {
 void Sum::add() {
   const c10::NoGradGuard no_grad;
   wait_for(is_done_);
-  std::vector<Lanes::Hop> hops;
+  std::vector<Hop> hops;
   for (size_t owner = 0; owner < parts_.size() && parts_.size() > 1; ++owner) {
     const PerLane& parts = parts_[owner];
     at::Tensor own = lanes_->share_of(tensors_[owner], owner);

@@ -5,6 +5,7 @@
 
 #include "swapline/memory/shared_event.h"
 #include "trainer/device.h"
+#include "trainer/parallel/exchange.h"
 
 #include <cstdint>
 #include <string>
@@ -14,32 +15,6 @@
 #include <c10/core/Stream.h>
 
 namespace swapline::trainer {
-
-// One entry for each lane.
-using PerLane = std::vector<at::Tensor>;
-
-// rows[from][to]: how many rows go from one lane to another.
-using RowCounts = std::vector<std::vector<int64_t>>;
-
-// Tensors under way between lanes.
-class Exchange {
- public:
-  Exchange() = default;
-  // Memory that copies still use must not go to others: what nobody has waited for is waited for.
-  ~Exchange();
-  Exchange(Exchange&&) noexcept = default;
-  Exchange& operator=(Exchange&&) = delete;
-
-  // The tensors, usable on each lane's current stream. What was sent is let go of.
-  std::vector<PerLane> wait();
-
- private:
-  friend class Lanes;
-
-  std::vector<PerLane> sent_;
-  std::vector<PerLane> arriving_;
-  std::vector<SharedEvent> is_done_;  // one for each lane's sending, one for its receiving
-};
 
 class Lanes;
 
@@ -74,9 +49,9 @@ class Lanes {
   size_t size() const { return devices_.size(); }
   Device& device(size_t lane) const { return *devices_[lane]; }
 
-  // All-to-all of rows: lane `to` gets rows[0][to] rows of lane 0, then those of lane 1, ... Each
-  // tensor's rows lie in the order of their receivers. Several tensors travel as one.
-  Exchange exchange(const std::vector<PerLane>& tensors, const RowCounts& rows) const;
+  // All-to-all of rows. Shipments that leave at once are coalesced where they are small. Each one's
+  // matrices must stay as they are until it is waited for.
+  Exchange exchange(std::vector<Shipment> shipments) const;
   // Every lane gets the sum, added in the order of the lanes, so all have the same bits. In place;
   // the tensors have equal sizes and no gaps. Like a ring, it moves 2 (n - 1) / n of the bytes over
   // each link; it needs the tensor's bytes once more meanwhile.
@@ -87,12 +62,6 @@ class Lanes {
  private:
   friend class Sum;
 
-  struct Hop {
-    size_t from = 0;
-    size_t to = 0;
-    at::Tensor source;
-    at::Tensor destination;
-  };
   // Enqueues the copies, behind what each lane's current stream holds. All pairs of lanes copy at
   // the same time, as far as the links allow.
   std::vector<SharedEvent> move(std::vector<Hop> hops) const;

@@ -69,6 +69,7 @@ class EvaluationStages : public StageRunner {
     ForwardWalk walk(settings_->of(pass), state, std::move(hidden_states));
     while (!walk.is_done()) {
       walk.advance();
+      walk.send();
     }
     return walk.take_output();
   }

@@ -33,11 +33,11 @@ void ExpertRun::run_attend() {
   routed_.clear();
 }
 
-void ExpertRun::run_experts(const PerLane& tokens, const PerLane& weights) {
+void ExpertRun::run_experts(PerLane tokens, PerLane weights) {
   const bool has_graph = c10::GradMode::is_enabled();
   for (size_t lane = 0; lane < num_lanes(); ++lane) {
-    at::Tensor own_tokens = tokens[lane];
-    at::Tensor own_weights = weights[lane];
+    at::Tensor own_tokens = std::exchange(tokens[lane], {});
+    at::Tensor own_weights = std::exchange(weights[lane], {});
     if (has_graph) {
       tokens_.push_back(own_tokens = as_leaf(own_tokens));
       weights_.push_back(own_weights = as_leaf(own_weights));
@@ -58,7 +58,13 @@ void ExpertRun::route(PerLane inputs) {
   }
 }
 
-void ExpertRun::attend() {
+int64_t ExpertRun::num_bytes_to_experts() const {
+  const at::Tensor& token = routed_.front().normed;
+  return routed_.front().rows.places.size(0) * (token.size(-1) + 1) *
+         static_cast<int64_t>(token.itemsize());
+}
+
+Shipment ExpertRun::attend() {
   const at::AutoGradMode grad_mode(!layer_.recomputes);
   run_attend();
   PerLane tokens;
@@ -76,28 +82,26 @@ void ExpertRun::attend() {
     counts_[lane] = counts_under_way_[lane].read();
   }
   counts_under_way_.clear();
-  under_way_.emplace(layer_.forward_lanes->exchange({tokens, weights}, rows_to_experts()));
+  return {{std::move(tokens), std::move(weights)}, route_to_experts(counts_)};
 }
 
-void ExpertRun::experts() {
+Shipment ExpertRun::experts(Arrived arrived) {
   const at::AutoGradMode grad_mode(!layer_.recomputes);
-  const std::vector<PerLane> arrived = under_way_->wait();
-  run_experts(arrived[0], arrived[1]);
-  under_way_.emplace(layer_.forward_lanes->exchange({expert_outputs_}, rows_back()));
+  run_experts(std::move(arrived[0]), std::move(arrived[1]));
+  PerLane outputs = layer_.recomputes ? std::move(expert_outputs_) : expert_outputs_;
   if (layer_.recomputes) {
     expert_outputs_.clear();
   }
+  return {{std::move(outputs)}, route_to_experts(counts_).reversed()};
 }
 
-PerLane ExpertRun::merge() {
+PerLane ExpertRun::merge(Arrived arrived) {
   const c10::NoGradGuard no_grad;  // its gradients are known: send_gradients
-  const std::vector<PerLane> returned = under_way_->wait();
-  under_way_.reset();
   PerLane outputs;
   for (size_t lane = 0; lane < num_lanes(); ++lane) {
     const Attended& attended = attended_[lane];
     outputs.push_back(
-        layer_.layers[lane]->merge(attended.residual, returned[0][lane], attended.places));
+        layer_.layers[lane]->merge(attended.residual, arrived[0][lane], attended.places));
   }
   if (layer_.recomputes) {
     attended_.clear();
@@ -113,7 +117,7 @@ void ExpertRun::attend_again(PerLane inputs) {
   }
 }
 
-void ExpertRun::send_gradients(const PerLane& gradients) {
+Shipment ExpertRun::send_gradients(const PerLane& gradients) {
   const c10::NoGradGuard no_grad;
   output_gradients_ = gradients;
   PerLane of_returned;
@@ -131,14 +135,13 @@ void ExpertRun::send_gradients(const PerLane& gradients) {
     sent.push_back(std::move(tokens));
     sent.push_back(std::move(weights));
   }
-  under_way_.emplace(layer_.backward_lanes->exchange(sent, rows_to_experts()));
+  return {std::move(sent), route_to_experts(counts_)};
 }
 
-void ExpertRun::experts_backward() {
+Shipment ExpertRun::experts_backward(Arrived arrived) {
   const at::AutoGradMode with_grad(true);
-  std::vector<PerLane> arrived = under_way_->wait();
   if (layer_.recomputes) {
-    run_experts(arrived[1], arrived[2]);
+    run_experts(std::move(arrived[1]), std::move(arrived[2]));
   }
   PerLane of_tokens;
   PerLane of_weights;
@@ -148,12 +151,10 @@ void ExpertRun::experts_backward() {
     of_tokens.push_back(std::exchange(tokens_[lane], {}).grad());
     of_weights.push_back(std::exchange(weights_[lane], {}).grad());
   }
-  under_way_.emplace(layer_.backward_lanes->exchange({of_tokens, of_weights}, rows_back()));
+  return {{std::move(of_tokens), std::move(of_weights)}, route_to_experts(counts_).reversed()};
 }
 
-PerLane ExpertRun::attend_backward() {
-  const std::vector<PerLane> arrived = under_way_->wait();
-  under_way_.reset();
+PerLane ExpertRun::attend_backward(Arrived arrived) {
   PerLane gradients;
   for (size_t lane = 0; lane < num_lanes(); ++lane) {
     const Attended attended = std::exchange(attended_[lane], {});
@@ -165,40 +166,15 @@ PerLane ExpertRun::attend_backward() {
   return gradients;
 }
 
-std::vector<std::vector<int64_t>> ExpertRun::counts_at(size_t lane) const {
-  std::vector<std::vector<int64_t>> counts;
+std::vector<int64_t> ExpertRun::counts_at(size_t lane) const {
+  const size_t num_local = counts_.front().size() / num_lanes();
+  std::vector<int64_t> counts(num_local, 0);
   for (const std::vector<int64_t>& of_source : counts_) {
-    const size_t num_local = of_source.size() / num_lanes();
-    const auto first = of_source.begin() + static_cast<std::ptrdiff_t>(lane * num_local);
-    counts.emplace_back(first, first + static_cast<std::ptrdiff_t>(num_local));
+    for (size_t expert = 0; expert < num_local; ++expert) {
+      counts[expert] += of_source[lane * num_local + expert];
+    }
   }
   return counts;
-}
-
-RowCounts ExpertRun::rows_to_experts() const {
-  RowCounts rows(num_lanes());
-  for (size_t to = 0; to < num_lanes(); ++to) {
-    const std::vector<std::vector<int64_t>> counts = counts_at(to);
-    for (size_t from = 0; from < num_lanes(); ++from) {
-      int64_t sum = 0;
-      for (int64_t count : counts[from]) {
-        sum += count;
-      }
-      rows[from].push_back(sum);
-    }
-  }
-  return rows;
-}
-
-RowCounts ExpertRun::rows_back() const {
-  const RowCounts rows = rows_to_experts();
-  RowCounts back(num_lanes());
-  for (size_t from = 0; from < num_lanes(); ++from) {
-    for (size_t to = 0; to < num_lanes(); ++to) {
-      back[from].push_back(rows[to][from]);
-    }
-  }
-  return back;
 }
 
 }  // namespace swapline::trainer

@@ -1,6 +1,6 @@
 // One layer's run for one micro-batch on all lanes that share its experts, in pieces: between them
-// counts or tokens are under way, and other work may be enqueued. A piece waits for what the one
-// before it sent off.
+// counts or tokens are under way, and other work may be enqueued. A piece gives what is to travel,
+// and the next one takes what has arrived.
 //
 // Forward: route, attend, experts, merge. Backward: attend_again with send_gradients,
 // experts_backward, attend_backward. The weights are multiplied where the experts are, so merging
@@ -10,49 +10,49 @@
 
 #include "swapline/layer_input/saved_input.h"
 #include "trainer/models/layer.h"
-#include "trainer/parallel/lanes.h"
+#include "trainer/parallel/exchange.h"
 #include "trainer/pipeline/expert_counts.h"
 
-#include <optional>
+#include <cstdint>
 #include <vector>
 
 namespace swapline::trainer {
 
-// The layer on each lane, and the input kept there if it runs again in backward.
+// The layer on each lane, and how its input is kept for backward.
 struct LayerOnLanes {
   std::vector<const ExpertLayer*> layers;
-  // Communication of the forward and of the backward that may run at the same time.
-  const Lanes* forward_lanes = nullptr;
-  const Lanes* backward_lanes = nullptr;
   const std::vector<CountCopies>* counts = nullptr;  // by lane
   bool recomputes = true;  // else the forward's graphs stay for the backward
 };
 
 class ExpertRun {
  public:
+  // The matrices of a shipment on each lane.
+  using Arrived = std::vector<PerLane>;
+
   explicit ExpertRun(LayerOnLanes layer);
 
   // Forward, [B, T, D] on each lane. route's caller keeps the inputs, if they are recomputed from.
   // Only attend makes the host wait, for the counts of all lanes.
   void route(PerLane inputs);
-  void attend();
-  void experts();
-  PerLane merge();
+  // Of what attend will send from a lane, as route knows it.
+  int64_t num_bytes_to_experts() const;
+  Shipment attend();
+  Shipment experts(Arrived arrived);
+  PerLane merge(Arrived arrived);
 
   // Backward, from the gradients of merge's result to those of the inputs. `inputs` as given to
   // route; empty without recompute, where attend_again does nothing.
   void attend_again(PerLane inputs);
-  void send_gradients(const PerLane& gradients);
-  void experts_backward();
-  PerLane attend_backward();
+  Shipment send_gradients(const PerLane& gradients);
+  Shipment experts_backward(Arrived arrived);
+  PerLane attend_backward(Arrived arrived);
 
  private:
   void run_route(PerLane inputs, bool is_first_run);
   void run_attend();
-  void run_experts(const PerLane& tokens, const PerLane& weights);
-  std::vector<std::vector<int64_t>> counts_at(size_t lane) const;
-  RowCounts rows_to_experts() const;
-  RowCounts rows_back() const;
+  void run_experts(PerLane tokens, PerLane weights);
+  std::vector<int64_t> counts_at(size_t lane) const;
   size_t num_lanes() const { return layer_.layers.size(); }
 
   LayerOnLanes layer_;
@@ -65,7 +65,6 @@ class ExpertRun {
   PerLane weights_;
   PerLane expert_outputs_;
   PerLane output_gradients_;
-  std::optional<Exchange> under_way_;
 };
 
 }  // namespace swapline::trainer

@@ -15,9 +15,9 @@
 namespace swapline::trainer {
 namespace {
 
-// By which a pair's forward is ahead: its first tokens are on their way when the backward begins,
-// and the counts of its later layers while a piece of the backward is enqueued.
-constexpr int kPiecesAhead = 2;
+// What a pair's forward may send from a device if its exchanges and the backward's are to be one:
+// then launches and latency take longer than the bytes. What is larger is worth hiding instead.
+constexpr int64_t kCoalescedBytes = int64_t{2} << 20;
 
 class ExpertStages : public StageRunner {
  public:
@@ -33,6 +33,7 @@ class ExpertStages : public StageRunner {
     ForwardWalk walk = begin_forward(pass, std::move(hidden_states));
     while (!walk.is_done()) {
       walk.advance();
+      walk.send();
     }
     return end_forward(pass, walk);
   }
@@ -41,11 +42,14 @@ class ExpertStages : public StageRunner {
     BackwardWalk walk = begin_backward(pass, receive);
     while (!walk.is_done()) {
       walk.advance();
+      walk.send();
     }
     return end_backward(pass, walk);
   }
 
-  // The forward is ahead, so that it is at its end before the backward's last piece.
+  // The forward is ahead, so that it is at its end before the backward's last piece. Large
+  // exchanges: its first tokens are on their way when the backward begins, and each one's travel
+  // while the other computes. Small ones: both compute up to where both have tokens to send.
   void overlapped(Pass forward_pass,
                   const Ends& forward_ends,
                   Pass backward_pass,
@@ -61,13 +65,25 @@ class ExpertStages : public StageRunner {
         prefetch_expected();
       }
     };
-    for (int piece = 0; piece < kPiecesAhead && !forward_walk.is_done(); ++piece) {
+    advance_forward();
+    const bool is_coalesced =
+        forward_walk.num_bytes_to_experts().value_or(kCoalescedBytes + 1) <= kCoalescedBytes;
+    if (!is_coalesced && !forward_walk.is_done()) {
       advance_forward();
     }
     BackwardWalk backward_walk = begin_backward(backward_pass, backward_ends.receive);
+    if (is_coalesced) {
+      backward_walk.advance();  // under way meanwhile: the forward's counts
+      while (!forward_walk.is_done() || !backward_walk.is_done()) {
+        advance_to_shipments(forward_walk, backward_walk, advance_forward);
+        ExpertWalk::send_together(forward_walk, backward_walk);
+      }
+    }
     while (!forward_walk.is_done() || !backward_walk.is_done()) {
+      forward_walk.send();
       if (!backward_walk.is_done()) {
         backward_walk.advance();
+        backward_walk.send();
       }
       if (!forward_walk.is_done()) {
         advance_forward();
@@ -77,6 +93,23 @@ class ExpertStages : public StageRunner {
   }
 
  private:
+  // In turns, so that the forward's counts travel while the backward's next piece is enqueued.
+  static void advance_to_shipments(ForwardWalk& forward,
+                                   BackwardWalk& backward,
+                                   const std::function<void()>& advance_forward) {
+    const auto goes_on = [](const auto& walk) {
+      return !walk.is_done() && walk.shipment() == nullptr;
+    };
+    while (goes_on(forward) || goes_on(backward)) {
+      if (goes_on(forward)) {
+        advance_forward();
+      }
+      if (goes_on(backward)) {
+        backward.advance();
+      }
+    }
+  }
+
   // Not while the pass goes forward itself: the input that its backward needs first comes last.
   void prefetch_expected() {
     if (expected_ && expected_ != going_forward_) {

@@ -16,8 +16,45 @@ std::vector<const ExpertLayer*> StageSetting::experts_of(size_t layer) const {
   return found;
 }
 
+void ExpertWalk::send() {
+  if (shipment_) {
+    std::vector<Shipment> shipments;
+    shipments.push_back(*std::exchange(shipment_, std::nullopt));
+    under_way_.emplace(lanes_.exchange(std::move(shipments)));
+  }
+}
+
+void ExpertWalk::send_together(ExpertWalk& a, ExpertWalk& b) {
+  std::vector<Shipment> shipments;
+  std::vector<ExpertWalk*> walks;
+  for (ExpertWalk* walk : {&a, &b}) {
+    if (walk->shipment_) {
+      shipments.push_back(*std::exchange(walk->shipment_, std::nullopt));
+      walks.push_back(walk);
+    }
+  }
+  if (walks.empty()) {
+    return;
+  }
+  std::vector<std::vector<PerLane>> arrived = a.lanes_.exchange(std::move(shipments)).wait();
+  for (size_t i = 0; i < walks.size(); ++i) {
+    walks[i]->arrived_ = std::move(arrived[i]);
+  }
+}
+
+std::vector<PerLane> ExpertWalk::take_arrived() {
+  if (under_way_) {
+    arrived_ = std::move(under_way_->wait().front());
+    under_way_.reset();
+  }
+  return std::move(arrived_);
+}
+
 ForwardWalk::ForwardWalk(const StageSetting& setting, MicrobatchPass& pass, PerLane hidden_states)
-    : setting_(setting), pass_(pass), hidden_(std::move(hidden_states)) {
+    : ExpertWalk(*setting.forward_lanes),
+      setting_(setting),
+      pass_(pass),
+      hidden_(std::move(hidden_states)) {
   pass_.layers.resize(setting_.num_layers());
 }
 
@@ -27,15 +64,15 @@ void ForwardWalk::advance() {
       begin_layers();
       break;
     case Piece::kAttend:
-      pass_.layers[next_].expert->attend();
+      leave(pass_.layers[next_].expert->attend());
       piece_ = Piece::kExperts;
       break;
     case Piece::kExperts:
-      pass_.layers[next_].expert->experts();
+      leave(pass_.layers[next_].expert->experts(take_arrived()));
       piece_ = Piece::kMerge;
       break;
     case Piece::kMerge:
-      hidden_ = pass_.layers[next_].expert->merge();
+      hidden_ = pass_.layers[next_].expert->merge(take_arrived());
       finish_layer();
       begin_layers();
       break;
@@ -44,17 +81,20 @@ void ForwardWalk::advance() {
   }
 }
 
+std::optional<int64_t> ForwardWalk::num_bytes_to_experts() const {
+  if (piece_ != Piece::kAttend) {
+    return std::nullopt;
+  }
+  return pass_.layers[next_].expert->num_bytes_to_experts();
+}
+
 void ForwardWalk::begin_layers() {
   for (; next_ < pass_.layers.size(); finish_layer()) {
     LayerPass& layer = pass_.layers[next_];
     const std::vector<const ExpertLayer*> experts = setting_.experts_of(next_);
     save_inputs(layer);
     if (!experts.empty()) {
-      layer.expert.emplace(LayerOnLanes{experts,
-                                        setting_.forward_lanes,
-                                        setting_.backward_lanes,
-                                        setting_.counts,
-                                        setting_.recomputes});
+      layer.expert.emplace(LayerOnLanes{experts, setting_.counts, setting_.recomputes});
       layer.expert->route(std::move(hidden_));
       piece_ = Piece::kAttend;
       return;
@@ -98,7 +138,8 @@ BackwardWalk::BackwardWalk(const StageSetting& setting,
                            MicrobatchPass& pass,
                            std::function<PerLane()> receive,
                            std::function<void()> on_last_input)
-    : setting_(setting),
+    : ExpertWalk(*setting.backward_lanes),
+      setting_(setting),
       pass_(pass),
       receive_(std::move(receive)),
       on_last_input_(std::move(on_last_input)) {}
@@ -109,11 +150,11 @@ void BackwardWalk::advance() {
       begin_layers();
       break;
     case Piece::kExperts:
-      pass_.layers.back().expert->experts_backward();
+      leave(pass_.layers.back().expert->experts_backward(take_arrived()));
       piece_ = Piece::kAttend;
       break;
     case Piece::kAttend:
-      gradients_ = pass_.layers.back().expert->attend_backward();
+      gradients_ = pass_.layers.back().expert->attend_backward(take_arrived());
       finish_layer();
       piece_ = pass_.layers.empty() ? Piece::kNone : Piece::kAgain;
       break;
@@ -134,7 +175,7 @@ void BackwardWalk::begin_layers() {
     }
     if (layer.expert) {
       layer.expert->attend_again(std::move(inputs));
-      layer.expert->send_gradients(take_gradients());
+      leave(layer.expert->send_gradients(take_gradients()));
       piece_ = Piece::kExperts;
       return;
     }

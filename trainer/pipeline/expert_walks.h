@@ -1,6 +1,7 @@
 // Walks of one micro-batch over the layers of a stage whose lanes share experts. A walk stops
 // wherever something is under way: then the other walk, of another micro-batch in the other
-// direction, may have the devices. Both stop three times for each layer with experts.
+// direction, may have the devices, or send what it has to send along. Both stop three times for
+// each layer with experts.
 #pragma once
 
 #include "swapline/layer_input/layer_inputs.h"
@@ -49,14 +50,38 @@ struct StageSetting {
   std::vector<const ExpertLayer*> experts_of(size_t layer) const;
 };
 
-class ForwardWalk {
+// What walks in both directions have in common: shipments that leave between two pieces.
+class ExpertWalk {
+ public:
+  // Of the last piece, until it is sent.
+  const Shipment* shipment() const { return shipment_ ? &*shipment_ : nullptr; }
+  void send();
+  // Sends what there is of two walks as one, and waits for it.
+  static void send_together(ExpertWalk& a, ExpertWalk& b);
+
+ protected:
+  explicit ExpertWalk(const Lanes& lanes) : lanes_(lanes) {}
+  void leave(Shipment shipment) { shipment_ = std::move(shipment); }
+  std::vector<PerLane> take_arrived();
+
+ private:
+  const Lanes& lanes_;
+  std::optional<Shipment> shipment_;
+  std::optional<Exchange> under_way_;
+  std::vector<PerLane> arrived_;
+};
+
+class ForwardWalk : public ExpertWalk {
  public:
   // From the stage's input on each lane.
   ForwardWalk(const StageSetting& setting, MicrobatchPass& pass, PerLane hidden_states);
 
-  // On to where counts or tokens are under way, or to the end of the stage.
+  // On to where counts or tokens are to travel, or to the end of the stage. What there was to send
+  // must have been sent.
   void advance();
   bool is_done() const { return piece_ == Piece::kNone; }
+  // Counts are under way; what waits for them will send so much from a lane. Else nothing.
+  std::optional<int64_t> num_bytes_to_experts() const;
   PerLane take_output() { return std::move(hidden_); }
 
  private:
@@ -76,7 +101,7 @@ class ForwardWalk {
   Piece piece_ = Piece::kRoute;
 };
 
-class BackwardWalk {
+class BackwardWalk : public ExpertWalk {
  public:
   // `receive`: the gradients of the stage's output, asked for when the last layer has run again.
   // `on_last_input`: called when the last of the inputs that the pass has saved was taken.

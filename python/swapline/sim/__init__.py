@@ -1,13 +1,67 @@
-"""The simulated accelerator as torch.device("sim"); importing this registers it.
+"""The simulated accelerator as torch.device("sim"), with torch.sim as its module.
 
-Import it before the first backward of the process: autograd starts its device threads once.
+Importing this registers the device and the process-group backend "swapline". Import it before the
+first backward of the process: autograd starts its device threads once.
+
+Numbers are real (computed by CPU kernels, bit-equal to the CPU's); time is virtual, from a cost
+model; memory has a limit; a race checker follows every access. Times here are virtual
+milliseconds, sizes bytes. A `device` is an index, "sim:1" or a torch.device; there are eight.
+
+    swapline.sim.configure("ascend-910b", capacity="96MiB", trace=True)
+    ...                                      # anything on torch.device("sim")
+    swapline.sim.time_ms(), swapline.sim.memory()["peak_allocated_bytes"], swapline.sim.num_races()
 """
 
 import torch
 
 from swapline import _sim
-from swapline.sim import device_module
+from swapline.sim import device_module, process_group
+from swapline.sim.figures import (
+    advance_host_ms,
+    clear_races,
+    clear_trace,
+    counters,
+    memory,
+    name_stream,
+    num_races,
+    pinned_memory,
+    races,
+    reset_peak_memory,
+    set_memory_kind,
+    take_away,
+    time_ms,
+    trace,
+)
+from swapline.sim.settings import configure, faults, options, presets, settings
 
+context_options = _sim.context_options
+
+__all__ = [
+    "advance_host_ms",
+    "clear_races",
+    "clear_trace",
+    "configure",
+    "context_options",
+    "counters",
+    "faults",
+    "memory",
+    "name_stream",
+    "num_races",
+    "options",
+    "pinned_memory",
+    "presets",
+    "races",
+    "reset_peak_memory",
+    "set_memory_kind",
+    "settings",
+    "take_away",
+    "time_ms",
+    "trace",
+]
+
+# torch asks for the module under the device's name; no public function registers one.
 torch._register_device_module("sim", device_module)
+# Tensor.sim(), .is_sim, Module.sim() and the same of storages.
 torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+process_group.register()
 _sim.check_loaded_in_time()

@@ -50,7 +50,7 @@ OneBackward run_on(Device& device, c10::ScalarType dtype, bool in_pieces = false
     if (routed != nullptr && in_pieces) {
       const AttendedAtOnce attended = attend(*routed, h);
       h = routed->merge(attended.residual,
-                        routed->experts(attended.tokens, attended.weights, {attended.counts}),
+                        routed->experts(attended.tokens, attended.weights, attended.counts),
                         attended.places);
     } else {
       h = TinyDeepseek::run_layer(layer, h);
@@ -132,8 +132,8 @@ TEST(DeepseekV3Device, NoPieceOfALayerMakesTheHostWait) {
   };
   EXPECT_EQ(copies_of([&] { EXPECT_TRUE(attend_on(free).empty()); }), 0);
   EXPECT_EQ(copies_of([&] { EXPECT_EQ(attend_on(forced), even); }), 0);
-  EXPECT_EQ(copies_of([&] { free.expert_layer(1).experts(rows, weights, {even}); }), 0);
-  EXPECT_EQ(copies_of([&] { free.expert_layer(1).experts(rows, weights, {uneven}); }), 0);
+  EXPECT_EQ(copies_of([&] { free.expert_layer(1).experts(rows, weights, even); }), 0);
+  EXPECT_EQ(copies_of([&] { free.expert_layer(1).experts(rows, weights, uneven); }), 0);
 }
 
 // Layers behind the dense ones, in a dry run on a device with more memory than there is.
@@ -257,7 +257,7 @@ TEST(DeepseekV3Dry, PiecesNeedAForcedBalance) {
   const ExpertLayer& layer = dry.model.expert_layer(0);
   const AttendedAtOnce attended = attend(layer, dry.input());
   EXPECT_EQ(attended.counts, std::vector<int64_t>(64, 6));
-  const at::Tensor returned = layer.experts(attended.tokens, attended.weights, {attended.counts});
+  const at::Tensor returned = layer.experts(attended.tokens, attended.weights, attended.counts);
   const at::Tensor merged = layer.merge(attended.residual, returned, attended.places);
   EXPECT_EQ(merged.sizes(), dry.input().sizes());
 }

@@ -45,23 +45,31 @@ struct Ranks {
     std::vector<std::vector<at::Tensor>> back(num_ranks);
     std::vector<int64_t> begins(num_ranks);
     for (size_t owner = 0; owner < num_ranks; ++owner) {
+      // By expert, of each one rank by rank; and which (rank, row) each row is.
       std::vector<at::Tensor> tokens;
       std::vector<at::Tensor> weights;
-      std::vector<std::vector<int64_t>> counts;
-      std::vector<int64_t> sizes;
-      for (size_t source = 0; source < num_ranks; ++source) {
-        const auto first = attended[source].counts.begin() + static_cast<long>(owner * num_here);
-        counts.emplace_back(first, first + static_cast<long>(num_here));
-        sizes.push_back(std::accumulate(counts.back().begin(), counts.back().end(), int64_t{0}));
-        tokens.push_back(attended[source].tokens.narrow(0, begins[source], sizes.back()));
-        weights.push_back(attended[source].weights.narrow(0, begins[source], sizes.back()));
-        begins[source] += sizes.back();
+      std::vector<int64_t> totals;
+      std::vector<std::vector<int64_t>> places(num_ranks);
+      int64_t place = 0;
+      for (size_t expert = owner * num_here; expert < (owner + 1) * num_here; ++expert) {
+        int64_t total = 0;
+        for (size_t source = 0; source < num_ranks; ++source) {
+          const int64_t count = attended[source].counts[expert];
+          tokens.push_back(attended[source].tokens.narrow(0, begins[source], count));
+          weights.push_back(attended[source].weights.narrow(0, begins[source], count));
+          begins[source] += count;
+          total += count;
+          for (int64_t row = 0; row < count; ++row) {
+            places[source].push_back(place++);
+          }
+        }
+        totals.push_back(total);
       }
       const at::Tensor done =
-          models[owner]->expert_layer(kLayer).experts(at::cat(tokens), at::cat(weights), counts);
-      const std::vector<at::Tensor> pieces = done.split_with_sizes(sizes, 0);
+          models[owner]->expert_layer(kLayer).experts(at::cat(tokens), at::cat(weights), totals);
       for (size_t source = 0; source < num_ranks; ++source) {
-        back[source].push_back(pieces[source]);
+        back[source].push_back(
+            done.index_select(0, at::tensor(places[source], at::TensorOptions().dtype(at::kLong))));
       }
     }
     std::vector<at::Tensor> returned;

@@ -3,12 +3,34 @@
 
 #include "tests/trainer/parallel/devices_test.h"
 
+#include <utility>
+
 #include <ATen/ATen.h>
 
 namespace swapline::trainer {
 namespace {
 
 using swapline::testing::same_bits;
+
+// rows[from][to]: how many rows go from one lane to another, in the order of the lanes.
+using RowCounts = std::vector<std::vector<int64_t>>;
+
+RowRoute route_of(const RowCounts& rows) {
+  RowRoute route;
+  route.arriving.resize(rows.size());
+  for (size_t from = 0; from < rows.size(); ++from) {
+    std::vector<RowRun>& leaving = route.leaving.emplace_back();
+    for (size_t to = 0; to < rows.size(); ++to) {
+      leaving.push_back({to, rows[from][to]});
+      route.arriving[to].push_back({from, rows[from][to]});
+    }
+  }
+  return route;
+}
+
+Exchange start(const Lanes& lanes, std::vector<PerLane> matrices, const RowCounts& rows) {
+  return lanes.exchange({Shipment{std::move(matrices), route_of(rows)}});
+}
 
 constexpr int64_t kMany = int64_t{1} << 20;  // elements whose copy takes 0.4 ms
 
@@ -43,7 +65,7 @@ class LanesTest : public DevicesTest {
   void check_exchange(const RowCounts& rows) {
     const Lanes lanes(first_devices(rows.size()), "test");
     const std::vector<PerLane> sent = {rows_to_send(rows, 7, 1), rows_to_send(rows, 1, 50)};
-    const std::vector<PerLane> arrived = lanes.exchange(sent, rows).wait();
+    const std::vector<PerLane> arrived = start(lanes, sent, rows).wait().front();
     ASSERT_EQ(arrived.size(), sent.size());
     for (size_t i = 0; i < sent.size(); ++i) {
       for (size_t lane = 0; lane < rows.size(); ++lane) {
@@ -93,8 +115,8 @@ TEST_F(LanesTest, WhatArrivesIsInOrderWithTheComputeAroundIt) {
     tensor.mul_(2);
   }
   const at::Tensor expected = expected_rows(sent, rows, 1);
-  Exchange exchange = lanes.exchange({sent}, rows);
-  const std::vector<PerLane> arrived = exchange.wait();
+  Exchange exchange = start(lanes, {sent}, rows);
+  const std::vector<PerLane> arrived = exchange.wait().front();
   for (at::Tensor& tensor : sent) {
     tensor.zero_();
   }
@@ -106,7 +128,7 @@ TEST_F(LanesTest, WritingWhatIsUnderWayIsARace) {
   const RowCounts rows = {{0, kMany}, {kMany, 0}};
   const Lanes lanes(first_devices(2), "test");
   const PerLane sent = rows_to_send(rows, 1, 1);
-  Exchange exchange = lanes.exchange({sent}, rows);
+  Exchange exchange = start(lanes, {sent}, rows);
   EXPECT_EQ(sim().num_races(), 0);
   sent[0].zero_();
   EXPECT_GT(sim().num_races(), 0);
@@ -117,10 +139,10 @@ TEST_F(LanesTest, BothDirectionsOfAPairGoAtOnce) {
   const RowCounts rows = {{0, kMany}, {kMany, 0}};
   const Lanes lanes(first_devices(2), "test");
   const PerLane sent = rows_to_send(rows, 1, 1);
-  lanes.exchange({sent}, rows).wait();  // the allocator's blocks are there from now on
+  start(lanes, {sent}, rows).wait();  // the allocator's blocks are there from now on
   synchronize();
   const double begin = microseconds_at(0);
-  lanes.exchange({sent}, rows).wait();
+  start(lanes, {sent}, rows).wait();
   const double copy = copy_microseconds(4.0 * kMany);
   for (const size_t lane : {0, 1}) {
     EXPECT_GE(microseconds_at(lane) - begin, copy);
@@ -129,16 +151,16 @@ TEST_F(LanesTest, BothDirectionsOfAPairGoAtOnce) {
 }
 
 TEST_F(LanesTest, FourLanesKeepAllTheirLinksBusy) {
-  const int64_t quarter = kMany / 4;
-  const RowCounts rows(4, std::vector<int64_t>(4, quarter));
+  const int64_t part = kMany;
+  const RowCounts rows(4, std::vector<int64_t>(4, part));
   const Lanes lanes(first_devices(4), "test");
   const PerLane sent = rows_to_send(rows, 1, 1);
-  lanes.exchange({sent}, rows).wait();
+  start(lanes, {sent}, rows).wait();
   synchronize();
   const double begin = microseconds_at(0);
-  lanes.exchange({sent}, rows).wait();
+  start(lanes, {sent}, rows).wait();
   for (size_t lane = 0; lane < 4; ++lane) {
-    EXPECT_LE(microseconds_at(lane) - begin, 1.25 * 3 * copy_microseconds(4.0 * quarter)) << lane;
+    EXPECT_LE(microseconds_at(lane) - begin, 1.25 * 3 * copy_microseconds(4.0 * part)) << lane;
   }
 }
 
@@ -146,7 +168,7 @@ TEST_F(LanesTest, ComputeGoesOnWhileRowsAreUnderWay) {
   const RowCounts rows = {{0, kMany}, {kMany, 0}};
   const Lanes lanes(first_devices(2), "test");
   const PerLane sent = rows_to_send(rows, 1, 1);
-  lanes.exchange({sent}, rows).wait();
+  start(lanes, {sent}, rows).wait();
   swapline::testing::keep_busy(200);
   synchronize();
   double begin = microseconds_at(0);
@@ -155,7 +177,7 @@ TEST_F(LanesTest, ComputeGoesOnWhileRowsAreUnderWay) {
   ASSERT_GT(compute, copy_microseconds(4.0 * kMany));
   synchronize();
   begin = microseconds_at(0);
-  Exchange exchange = lanes.exchange({sent}, rows);
+  Exchange exchange = start(lanes, {sent}, rows);
   swapline::testing::keep_busy(200);
   exchange.wait();
   EXPECT_LE(microseconds_at(0) - begin, 1.05 * compute + 30);
@@ -249,10 +271,10 @@ TEST_F(LanesTest, NothingIsLeftBehind) {
   {
     std::vector<PerLane> sent = {rows_to_send(rows, 8, 1)};
     const auto of_sent = sim().live_bytes();
-    Exchange exchange = lanes.exchange(sent, rows);
+    Exchange exchange = start(lanes, sent, rows);
     sent.clear();
     EXPECT_GT(sim().live_bytes(), of_sent);  // both are there while they are under way
-    const std::vector<PerLane> arrived = exchange.wait();
+    const std::vector<PerLane> arrived = exchange.wait().front();
     EXPECT_EQ(sim().live_bytes(), of_sent);  // what was sent is gone
     lanes.add_up({arrived[0][0].narrow(0, 0, 8).contiguous(), arrived[0][1].narrow(0, 0, 8)});
   }
@@ -263,7 +285,7 @@ TEST_F(LanesTest, AnExchangeThatNobodyWaitsForGoesAway) {
   const Lanes lanes(first_devices(2), "test");
   const RowCounts rows = {{3, 4}, {5, 6}};
   {
-    const Exchange exchange = lanes.exchange({rows_to_send(rows, 8, 1)}, rows);
+    const Exchange exchange = start(lanes, {rows_to_send(rows, 8, 1)}, rows);
   }
   EXPECT_EQ(sim().live_bytes(), 0U);
   // Others take the memory: behind the copies, or it is a race.

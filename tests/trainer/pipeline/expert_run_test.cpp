@@ -3,6 +3,7 @@
 
 #include "tests/trainer/models/tiny_deepseek.h"
 #include "tests/trainer/parallel/devices_test.h"
+#include "trainer/parallel/lanes.h"
 
 #include <utility>
 
@@ -32,6 +33,10 @@ std::vector<NamedParameter> gradients_of(const TinyDeepseek& tiny) {
     }
   }
   return gradients;
+}
+
+ExpertRun::Arrived sent(const Lanes& lanes, Shipment shipment) {
+  return lanes.exchange({std::move(shipment)}).wait().front();
 }
 
 class ExpertRunTest : public DevicesTest {
@@ -66,8 +71,6 @@ class ExpertRunTest : public DevicesTest {
     LayerOnLanes layer;
     const Lanes forward(first_devices(num_lanes), "forward");
     const Lanes backward(first_devices(num_lanes), "backward");
-    layer.forward_lanes = &forward;
-    layer.backward_lanes = &backward;
     layer.counts = &counts(num_lanes);
     layer.recomputes = recomputes;
     PerLane inputs;
@@ -80,17 +83,16 @@ class ExpertRunTest : public DevicesTest {
     }
     ExpertRun run(layer);
     run.route(inputs);
-    run.attend();
-    run.experts();
     RunResult result;
-    for (const at::Tensor& output : run.merge()) {
+    for (const at::Tensor& output :
+         run.merge(sent(forward, run.experts(sent(forward, run.attend()))))) {
       EXPECT_FALSE(output.requires_grad());
       result.outputs.push_back(output.cpu());
     }
     run.attend_again(recomputes ? std::move(inputs) : PerLane());
-    run.send_gradients(upstreams);
-    run.experts_backward();
-    for (const at::Tensor& gradient : run.attend_backward()) {
+    const auto at_experts = sent(backward, run.send_gradients(upstreams));
+    for (const at::Tensor& gradient :
+         run.attend_backward(sent(backward, run.experts_backward(at_experts)))) {
       result.input_gradients.push_back(gradient.cpu());
     }
     for (const auto& each : models) {
@@ -179,48 +181,50 @@ TEST_F(ExpertRunTest, ARecomputedLayerKeepsNothingOnTheDevices) {
   const Lanes lanes(first_devices(2), "test");
   PerLane inputs = {input(0, 0), input(1, 1)};
   ExpertRun run({{&first->expert_layer(kLayer), &second->expert_layer(kLayer)},
-                 &lanes,
-                 &lanes,
                  &counts(2),
                  /*recomputes=*/true});
   const auto before = sim().live_bytes();
   run.route(inputs);
-  run.attend();
-  run.experts();
-  run.merge();
+  run.merge(sent(lanes, run.experts(sent(lanes, run.attend()))));
   EXPECT_EQ(sim().live_bytes(), before);
 }
 
-// A forward of one micro-batch between the pieces of another's backward, as stages run them.
-TEST_F(ExpertRunTest, AForwardMayRunBetweenThePiecesOfABackward) {
+// A forward of one micro-batch and the backward of another, as stages run them: each one's tokens
+// under way while the other computes, or both ways together.
+TEST_F(ExpertRunTest, AForwardAndABackwardMayRunAgainstEachOther) {
   const RunResult alone = run_in_pieces(2, /*recomputes=*/true);
   const auto first = model(0, {0, 2});
   const auto second = model(1, {1, 2});
   const Lanes forward(first_devices(2), "forward");
   const Lanes backward(first_devices(2), "backward");
-  const LayerOnLanes layer = {{&first->expert_layer(kLayer), &second->expert_layer(kLayer)},
-                              &forward,
-                              &backward,
-                              &counts(2),
-                              true};
-  ExpertRun earlier(layer);
-  ExpertRun later(layer);
+  const LayerOnLanes layer = {
+      {&first->expert_layer(kLayer), &second->expert_layer(kLayer)}, &counts(2), true};
   const PerLane inputs = {input(0, 0), input(1, 1)};
-  earlier.route(inputs);
-  earlier.attend();
-  earlier.experts();
-  earlier.merge();
-  later.route(inputs);
-  earlier.attend_again(inputs);
-  earlier.send_gradients({upstream(0, 0), upstream(1, 1)});
-  later.attend();
-  later.experts();
-  earlier.experts_backward();
-  const PerLane outputs = later.merge();
-  const PerLane gradients = earlier.attend_backward();
-  for (size_t lane = 0; lane < 2; ++lane) {
-    EXPECT_TRUE(same_bits(outputs[lane], alone.outputs[lane]));
-    EXPECT_TRUE(same_bits(gradients[lane], alone.input_gradients[lane]));
+  for (const bool together : {false, true}) {
+    SCOPED_TRACE(together);
+    ExpertRun earlier(layer);
+    ExpertRun later(layer);
+    const auto travelled = [&](Shipment going_forward, Shipment going_backward) {
+      if (together) {
+        return forward.exchange({std::move(going_forward), std::move(going_backward)}).wait();
+      }
+      Exchange first_way = forward.exchange({std::move(going_forward)});
+      Exchange second_way = backward.exchange({std::move(going_backward)});
+      return std::vector{first_way.wait().front(), second_way.wait().front()};
+    };
+    earlier.route(inputs);
+    earlier.merge(sent(forward, earlier.experts(sent(forward, earlier.attend()))));
+    later.route(inputs);
+    earlier.attend_again(inputs);
+    auto arrived =
+        travelled(later.attend(), earlier.send_gradients({upstream(0, 0), upstream(1, 1)}));
+    arrived = travelled(later.experts(arrived[0]), earlier.experts_backward(arrived[1]));
+    const PerLane outputs = later.merge(arrived[0]);
+    const PerLane gradients = earlier.attend_backward(arrived[1]);
+    for (size_t lane = 0; lane < 2; ++lane) {
+      EXPECT_TRUE(same_bits(outputs[lane], alone.outputs[lane]));
+      EXPECT_TRUE(same_bits(gradients[lane], alone.input_gradients[lane]));
+    }
   }
 }
 
@@ -232,17 +236,13 @@ TEST_F(ExpertRunTest, ARunThatIsGivenUpGoesAway) {
   const auto before = sim().live_bytes();
   for (const auto& [recomputes, is_routed_only] :
        {std::pair(true, false), std::pair(false, false), std::pair(true, true)}) {
-    ExpertRun run({{&first->expert_layer(kLayer), &second->expert_layer(kLayer)},
-                   &lanes,
-                   &lanes,
-                   &counts(2),
-                   recomputes});
+    ExpertRun run(
+        {{&first->expert_layer(kLayer), &second->expert_layer(kLayer)}, &counts(2), recomputes});
     run.route({input(0, 0), input(1, 1)});
     if (is_routed_only) {
       continue;
     }
-    run.attend();
-    run.experts();
+    const Exchange under_way = lanes.exchange({run.experts(sent(lanes, run.attend()))});
   }
   EXPECT_EQ(sim().live_bytes(), before);
 }

@@ -61,7 +61,7 @@ class CountedExpertLayer : public ExpertLayer {
   }
   at::Tensor experts(const at::Tensor& tokens,
                      const at::Tensor& weights,
-                     const std::vector<std::vector<int64_t>>& counts) const override {
+                     const std::vector<int64_t>& counts) const override {
     countdown_->count();
     return inner_->experts(tokens, weights, counts);
   }
