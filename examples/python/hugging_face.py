@@ -18,7 +18,7 @@ config = LlamaConfig(
     use_cache=False,
 )
 model = LlamaForCausalLM(config).to("sim")
-model.gradient_checkpointing_enable()  # transformers' name for recompute
+model.activation_checkpointing_enable()  # before 5.24: gradient_checkpointing_enable()
 model.train()
 optimizer = optim.AdamW(model.parameters(), lr=1e-3)
 tokens = torch.randint(0, 256, (2, 32)).to("sim")

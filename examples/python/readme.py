@@ -1,3 +1,4 @@
+# ruff: noqa: F401
 """README's Python: a training run without swap, then with it; the losses are the same."""
 
 # [readme

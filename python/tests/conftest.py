@@ -2,7 +2,7 @@
 
 import pytest
 
-import swapline.sim  # before the first backward of the process
+import swapline.sim  # noqa: F401 - before the first backward of the process
 from swapline import _sim
 
 

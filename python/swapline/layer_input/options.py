@@ -56,7 +56,4 @@ def make_context(context_or_device) -> _core.SwapContext:
     """A SwapContext as it is; for a device one of its own."""
     if isinstance(context_or_device, _core.SwapContext):
         return context_or_device
-    device = torch.device(context_or_device)
-    if device.index is None and device.type not in ("cpu", "meta"):
-        device = torch.device(device.type, torch.accelerator.current_device_index())
-    return _core.SwapContext(device)
+    return _core.SwapContext(context_or_device)

@@ -72,6 +72,9 @@ class SwapLayerInputs:
         self._running: list[nn.Module] = []  # models, the outermost first
         self._begins_pass = True
         self._num_runs = 0
+        # A layer has begun, and nobody has saved its input yet: its index and that input.
+        self._unsaved: tuple[int, torch.Tensor] | None = None
+        self._inner_handles: dict[int, list] = {}  # of layers whose own forward recomputes
 
     def _make_engine(self, context: _core.SwapContext) -> _core.LayerInputs:
         engine = _core.LayerInputs(context, self._options, self._custom_check)
@@ -114,8 +117,11 @@ class SwapLayerInputs:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        for index in list(self._inner_handles):
+            self._stop_looking_inside(index)
         self._saved.forget()
         self._running.clear()
+        self._unsaved = None
         if error == (None, None, None):
             self._warn_if_idle()
 
@@ -160,28 +166,62 @@ class SwapLayerInputs:
         hidden_states = _hidden_states(args, kwargs)
         if hidden_states is None:
             return
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or hidden_states.requires_grad:
             self._num_runs += 1
-            packed = self._saved.find(hidden_states)
-            self._saved.forget()
-            if packed is None or not self._saved.is_someone_else_saving():
-                return
-            engine = self._engine(packed.tensor)
-            if engine is not None:
-                packed.swap(
-                    engine.save_for_recompute(packed.tensor, self._starts_pass(index)),
-                    is_reentrant=False,
-                )
-        elif hidden_states.requires_grad:
+            if not self._swap_saved(index, hidden_states):
+                self._unsaved = (index, hidden_states)
+                self._look_inside(index)
+
+    def _swap_saved(self, index: int, hidden_states: torch.Tensor) -> bool:
+        """Whether a recompute function has saved the input, or will have; then it is swapped."""
+        if not torch.is_grad_enabled():
             self._saved.forget()
             engine = self._engine(hidden_states)
             if engine is not None:
-                self._num_runs += 1
                 saved = engine.save_for_recompute(hidden_states, self._starts_pass(index))
                 self._saved.wait_for(saved, hidden_states)
+            return True
+        packed = self._saved.find(hidden_states)
+        self._saved.forget()
+        if packed is None or not self._saved.is_someone_else_saving():
+            return False
+        engine = self._engine(packed.tensor)
+        if engine is not None:
+            saved = engine.save_for_recompute(packed.tensor, self._starts_pass(index))
+            packed.swap(saved, is_reentrant=False)
+        return True
 
     def _after_layer(self, module: nn.Module, args: tuple, output: Any) -> None:
         # Called with None when the layer's second run was stopped where nothing more is needed.
+        if _core.is_in_backward():
+            self._saved.ran_again(_tensors(output))
+        elif self._unsaved is not None:
+            self._stop_looking_inside(self._unsaved[0])
+            self._unsaved = None
+
+    # Where a layer's own forward calls the recompute function (transformers), its hooks run outside
+    # of that, once. What it consists of runs inside, and again.
+
+    def _look_inside(self, index: int) -> None:
+        if index not in self._inner_handles:
+            handles = self._inner_handles[index] = []
+            for inner in _called_children(self._layers[index]):
+                handles.append(inner.register_forward_pre_hook(self._before_inner))
+                handles.append(inner.register_forward_hook(self._after_inner))
+
+    def _stop_looking_inside(self, index: int) -> None:
+        for handle in self._inner_handles.pop(index, ()):
+            handle.remove()
+
+    def _before_inner(self, module: nn.Module, args: tuple) -> None:
+        if self._unsaved is None or _core.is_in_backward():
+            return
+        index, hidden_states = self._unsaved
+        is_run_again = torch.is_grad_enabled() or hidden_states.requires_grad
+        if is_run_again and self._swap_saved(index, hidden_states):
+            self._unsaved = None
+
+    def _after_inner(self, module: nn.Module, args: tuple, output: Any) -> None:
         if _core.is_in_backward():
             self._saved.ran_again(_tensors(output))
 
@@ -204,7 +244,8 @@ class SwapLayerInputs:
 
     def stats(self) -> dict[str, int | float]:
         """LayerInputs' figures; of several devices the sums, and of peaks the highest."""
-        total: dict[str, int | float] = {}
+        nothing_yet = _core.LayerInputs(None, make_options({"enabled": False}), None)
+        total: dict[str, int | float] = nothing_yet.stats()
         for engine in self._engines.values():
             for name, value in engine.stats().items():
                 former = total.get(name, 0)
@@ -214,6 +255,17 @@ class SwapLayerInputs:
     def reset_stats(self) -> None:
         for engine in self._engines.values():
             engine.reset_stats()
+
+
+def _called_children(layer: nn.Module) -> list[nn.Module]:
+    """The modules that a layer's forward calls itself; lists of modules are not called."""
+    called = []
+    for child in layer.children():
+        if isinstance(child, (nn.ModuleList, nn.ModuleDict)):
+            called += _called_children(child)
+        else:
+            called.append(child)
+    return called
 
 
 def _hidden_states(args: tuple, kwargs: dict) -> torch.Tensor | None:

@@ -77,6 +77,22 @@ def test_trains_where_it_is_installed(installed):
     assert printed.split() == [str(installed / "swapline" / "__init__.py"), "True"]
 
 
+def test_the_import_takes_little_beside_that_of_torch(installed):
+    printed = python(
+        """
+        import time
+        start = time.perf_counter()
+        import torch
+        torch_there = time.perf_counter()
+        import swapline.sim
+        print((time.perf_counter() - torch_there) / (torch_there - start))
+        """,
+        installed,
+    )
+    print(f"import swapline.sim takes {float(printed):.3f} times as long as import torch")
+    assert float(printed) < 0.3
+
+
 def test_the_program_runs_from_the_package(installed):
     printed = run(
         sys.executable, "-m", "swapline", "devices", cwd=installed.parent, PYTHONPATH=str(installed)
