@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -166,6 +167,9 @@ void bind_memory(py::module_& module) {
                            kind == MemoryKind::kLayerInputs ? sim::MemoryKind::kLayerInputs
                                                             : sim::MemoryKind::kOptimizerStates);
     };
+    if (sim::simulator().is_dry_run()) {  // addresses only: this machine's memory is no limit
+      options->host.read_limit = [] { return std::optional<HostLimit>(); };
+    }
     return options;
   });
   module.def("set_memory_kind", &set_memory_kind, ReleaseGil());

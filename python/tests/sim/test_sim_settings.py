@@ -261,3 +261,15 @@ def test_loaded_after_a_backward_is_a_clear_error():
     )
     assert done.returncode == 1
     assert "loaded too late" in done.stderr and "before any backward" in done.stderr
+
+
+def test_in_a_dry_run_this_machines_memory_is_no_limit():
+    with sim.settings("h200-sxm", dry_run=True, capacity="1TiB"):
+        weight = torch.empty(64 << 30, dtype=torch.bfloat16, device="sim")
+        context = swapline.SwapContext("sim", like=sim.context_options())
+        optimizer = swapline.optim.AdamW([weight], context=context)
+        weight.grad = torch.empty_like(weight)
+        optimizer.step()
+        assert context.host_stats()["pinned_bytes"] >= 256 << 30
+        assert sim.counters()["bytes_in"] == 256 << 30
+        del optimizer, context, weight
