@@ -9,5 +9,7 @@ bash scripts/build.sh
 python=python3
 [[ -x .venv/bin/python ]] && python=.venv/bin/python
 # One thread: the models are small, and idle OpenMP threads spin.
-OMP_NUM_THREADS=1 PYTHONPATH=build/release/python "$python" -m pytest -q python/tests
-ctest --test-dir build/release --output-on-failure -j2
+failed=0
+OMP_NUM_THREADS=1 PYTHONPATH=build/release/python "$python" -m pytest -q python/tests || failed=1
+ctest --test-dir build/release --output-on-failure -j2 || failed=1
+exit "$failed"

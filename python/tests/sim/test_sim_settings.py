@@ -41,6 +41,7 @@ def test_settings_hold_inside_and_come_back():
 
 
 def test_settings_come_back_after_an_error():
+    sim.configure()
     before = sim.options()
     with pytest.raises(InterruptedError), sim.settings(capacity="1MiB"):
         raise InterruptedError
