@@ -25,22 +25,25 @@ void expect_sound(const ProgramRun& swapped, const ProgramRun& plain) {
   EXPECT_EQ(swapped.summary["optimizer"]["state_bytes"], plain.summary["optimizer"]["state_bytes"]);
 }
 
+// Short runs of one layer: processors without products in bfloat16 take seconds for a step.
 ProgramRun train_longer(const std::string& arguments) {
   return run_program(
-      "train --training.steps 12 --training.seq-len 64 --training.local-batch-size 2 " + arguments);
+      "train --training.steps 8 --training.seq-len 64 --training.local-batch-size 2 "
+      "--model.num-layers 1 --optimizer.muon-ns-steps 2 " +
+      arguments);
 }
 
 // Enough to see what an option does.
 ProgramRun train_short(const std::string& arguments) {
   return run_program(
       "train --training.steps 3 --training.seq-len 32 --training.local-batch-size 1 "
-      "--model.num-layers 2 " +
+      "--model.num-layers 1 " +
       arguments);
 }
 
 void expect_learns(const ProgramRun& run) {
   expect_trained(run);
-  EXPECT_LT(loss_of(run, 11), loss_of(run, 0) - 1);
+  EXPECT_LT(loss_of(run, 7), loss_of(run, 0) - 0.25);
 }
 
 TEST(ProgramMuon, SwappedAndPlainLossesAreTheSameToTheLastDigitAndFall) {
@@ -97,7 +100,7 @@ TEST(ProgramMuon, ACheckpointHoldsTheMomentum) {
   const auto train = [](int steps, const std::string& arguments) {
     return run_program(
         "train --training.seq-len 32 --training.local-batch-size 1 --model.num-layers 2 "
-        "--lr-scheduler.total-steps 6 --training.steps " +
+        "--optimizer.muon-ns-steps 2 --lr-scheduler.total-steps 6 --training.steps " +
         std::to_string(steps) + " " + kMuon + kDeepseek + arguments);
   };
   const std::string checkpoint =

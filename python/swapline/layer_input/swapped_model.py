@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -97,10 +98,7 @@ class SwapLayerInputs:
                 model.register_forward_hook(self._after_model, always_call=True),
             ]
         for index, layer in enumerate(self._layers):
-
-            def before(module, args, kwargs, index=index):
-                self._before_layer(index, args, kwargs)
-
+            before = functools.partial(self._before_layer, index)
             self._handles += [
                 layer.register_forward_pre_hook(before, with_kwargs=True),
                 layer.register_forward_hook(self._after_layer, always_call=True),
@@ -160,7 +158,7 @@ class SwapLayerInputs:
 
     # Layers.
 
-    def _before_layer(self, index: int, args: tuple, kwargs: dict) -> None:
+    def _before_layer(self, index: int, module: nn.Module, args: tuple, kwargs: dict) -> None:
         if _core.is_in_backward():
             return
         hidden_states = _hidden_states(args, kwargs)
