@@ -1,8 +1,11 @@
 # Imported targets for the torch that Python sees. find_package(Torch) is not used: against a CUDA
 # wheel it demands a CUDA toolkit, which nothing here needs.
-set(SWAPLINE_PYTHON "" CACHE FILEPATH "Python whose torch is used; default: .venv, then python3")
+set(SWAPLINE_PYTHON "" CACHE FILEPATH
+    "Python whose torch is used; default: the one that pip builds for, .venv, then python3")
 if(NOT SWAPLINE_PYTHON)
-  if(EXISTS ${CMAKE_SOURCE_DIR}/.venv/bin/python)
+  if(Python_EXECUTABLE)
+    set(SWAPLINE_PYTHON ${Python_EXECUTABLE})
+  elseif(EXISTS ${CMAKE_SOURCE_DIR}/.venv/bin/python)
     set(SWAPLINE_PYTHON ${CMAKE_SOURCE_DIR}/.venv/bin/python)
   else()
     find_program(SWAPLINE_PYTHON3 python3 REQUIRED)
