@@ -150,7 +150,7 @@ TEST(ProgramCheckpoint, GoingOnIsExactInBfloat16AndOnTheCpu) {
 // Other states, in other places: swapped at first, then on the device, in mapped memory, or mixed.
 TEST(ProgramCheckpoint, GoingOnIsExactWithOtherOptimizers) {
   const std::string small = "train --model.num-layers 2 " + kCheckpointed;
-  Interrupted(small + "--optimizer.name Muon ", kOneDevice + kSwap)
+  Interrupted(small + "--optimizer.name Muon --optimizer.muon-ns-steps 1 ", kOneDevice + kSwap)
       .expect_same_from_the_middle(kOneDevice);
   Interrupted(small + "--training.dtype bfloat16 --optimizer.master-weights ", kOneDevice + kSwap)
       .expect_same_from_the_middle(kOneDevice);

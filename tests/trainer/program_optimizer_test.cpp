@@ -19,8 +19,11 @@ size_t of_optimizer(const ProgramRun& run, const std::string& what) {
 }
 
 TEST(ProgramOptimizer, LossesAreTheSameWhereverTheStatesAre) {
-  for (const std::string model :
-       {"", "--optimizer.name Adam ", "--optimizer.name Muon ", "--model.name deepseek_v3 "}) {
+  // Few of Muon's products: processors without those in bfloat16 take seconds for a step.
+  for (const std::string model : {"",
+                                  "--optimizer.name Adam ",
+                                  "--optimizer.name Muon --optimizer.muon-ns-steps 1 ",
+                                  "--model.name deepseek_v3 "}) {
     SCOPED_TRACE(model);
     const ProgramRun plain = train_small(model);
     const size_t state_bytes = of_optimizer(plain, "state_bytes");
