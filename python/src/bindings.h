@@ -11,8 +11,8 @@ namespace swapline::python {
 namespace py = pybind11;
 using ReleaseGil = py::call_guard<py::gil_scoped_release>;
 
-// Gives a module's C++ errors Python's types, without C++ backtraces. `package_errors`: what
-// swapline.errors defines.
+// Gives a module's C++ errors the types of Python, torch and swapline.errors, without C++
+// backtraces.
 void init_errors(py::module_& module);
 
 // Of _core.

@@ -108,6 +108,18 @@ def test_a_torch_of_another_minor_version_is_refused_in_words():
         check_torch("2.13.0", built_with="2.9.1")
 
 
+def test_torch_is_that_of_the_python_which_pip_builds_for(tmp_path):
+    # Whatever .venv or python3 there is besides.
+    asked = tmp_path / "asked"
+    python3 = tmp_path / "python"
+    python3.write_text(f'#!/bin/sh\ntouch "{asked}"\nexec "{sys.executable}" "$@"\n')
+    python3.chmod(0o755)
+    options = ["-DSWAPLINE_SIM_ONLY=ON", "-DSWAPLINE_TESTS=OFF", "-DSWAPLINE_BENCH=OFF"]
+    options += ["-DSWAPLINE_TRAINER=OFF", f"-DPython_EXECUTABLE={python3}"]
+    run("cmake", "-S", ROOT, "-B", tmp_path / "build", *options, cwd=tmp_path, **os.environ)
+    assert asked.exists()
+
+
 def test_a_project_of_its_own_builds_and_runs(installed, tmp_path):
     (tmp_path / "CMakeLists.txt").write_text(
         """
