@@ -1,11 +1,13 @@
 // The simulated machine: its settings, clocks, memory, counters, races and trace. Times are ns.
 #include "python/src/bindings.h"
+#include "sim/torch/idle.h"
 #include "sim/torch/runtime.h"
 #include "sim/torch/sim.h"
 #include "swapline/swap/swap_context.h"
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,7 +19,7 @@
 namespace swapline::python {
 namespace {
 
-// The machine's lock may have to be waited for.
+// The machine's lock, or a thread that lets go of memory, may have to be waited for.
 template <typename Function>
 auto without_gil(const Function& function) {
   const py::gil_scoped_release release;
@@ -102,7 +104,10 @@ void set_memory_kind(const at::Tensor& tensor, const std::string& name) {
 }
 
 py::dict memory_stats(int device) {
-  const auto stats = without_gil([&] { return sim::simulator().memory_stats(device); });
+  const auto stats = without_gil([&] {
+    sim::wait_until_idle(device);
+    return sim::simulator().memory_stats(device);
+  });
   py::dict dict;
   dict["capacity_bytes"] = stats.capacity_bytes;
   dict["allocated_bytes"] = stats.allocated_bytes;
@@ -120,7 +125,10 @@ py::dict memory_stats(int device) {
 }
 
 py::dict pinned_stats() {
-  const auto stats = without_gil([] { return sim::simulator().pinned_stats(); });
+  const auto stats = without_gil([] {
+    sim::wait_until_idle();
+    return sim::simulator().pinned_stats();
+  });
   py::dict dict;
   dict["allocated_bytes"] = stats.allocated_bytes;
   dict["peak_allocated_bytes"] = stats.peak_allocated_bytes;
@@ -152,13 +160,21 @@ void bind_memory(py::module_& module) {
       "reset_peak_memory",
       [](int device) { sim::simulator().reset_peak_memory(device); },
       ReleaseGil());
-  module.def("reset_peak_pinned", [] { sim::simulator().reset_peak_pinned(); }, ReleaseGil());
-  module.def("empty_cache", [](int device) { sim::simulator().empty_cache(device); }, ReleaseGil());
+  module.def(
+      "reset_peak_pinned", [] { sim::simulator().reset_peak_pinned(); }, ReleaseGil());
+  module.def(
+      "empty_cache", [](int device) { sim::simulator().empty_cache(device); }, ReleaseGil());
   module.def(
       "take_away",
       [](int device, size_t bytes) { sim::simulator().take_away(device, bytes); },
       ReleaseGil());
-  module.def("live_bytes", [] { return sim::simulator().live_bytes(); }, ReleaseGil());
+  module.def(
+      "live_bytes",
+      [] {
+        sim::wait_until_idle();
+        return sim::simulator().live_bytes();
+      },
+      ReleaseGil());
   // Options of a SwapContext whose device memory the machine accounts for by kind.
   module.def("context_options", [] {
     auto options = std::make_shared<SwapContextOptions>();
@@ -192,13 +208,17 @@ void bind_time(py::module_& module) {
         sim::simulator().name_stream(device, stream, std::move(name));
       },
       ReleaseGil());
-  module.def("trace_json", [] { return sim::simulator().trace_json(); }, ReleaseGil());
-  module.def("clear_trace", [] { sim::simulator().clear_trace(); }, ReleaseGil());
+  module.def(
+      "trace_json", [] { return sim::simulator().trace_json(); }, ReleaseGil());
+  module.def(
+      "clear_trace", [] { sim::simulator().clear_trace(); }, ReleaseGil());
 }
 
 void bind_races(py::module_& module) {
-  module.def("num_races", [] { return sim::simulator().num_races(); }, ReleaseGil());
-  module.def("clear_races", [] { sim::simulator().clear_races(); }, ReleaseGil());
+  module.def(
+      "num_races", [] { return sim::simulator().num_races(); }, ReleaseGil());
+  module.def(
+      "clear_races", [] { sim::simulator().clear_races(); }, ReleaseGil());
   module.def("races", [] {
     py::list list;
     for (const sim::Race& race : without_gil([] { return sim::simulator().races(); })) {
@@ -219,6 +239,15 @@ void init_machine(py::module_& module) {
   bind_time(module);
   bind_races(module);
   module.def("check_loaded_in_time", &sim::check_loaded_in_time, ReleaseGil());
+  module.def(
+      "wait_until_idle", [](int device) { sim::wait_until_idle(device); }, ReleaseGil());
+  module.def(
+      "wait_until_idle_for",
+      [](double seconds) {
+        return sim::wait_until_idle_for(
+            std::chrono::milliseconds(static_cast<int64_t>(seconds * 1e3)));
+      },
+      ReleaseGil());
   module.attr("num_devices") = sim::kNumDevices;
   module.def("default_generator",
              [](int device) { return at::globalContext().defaultGenerator(sim::device(device)); });

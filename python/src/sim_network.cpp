@@ -98,9 +98,20 @@ size_t total_bytes(const std::vector<at::Tensor>& tensors) {
   return bytes;
 }
 
-at::Tensor bytes_of(const at::Tensor& tensor) {
+c10::Storage Loan::lend(const c10::Storage& storage) {
+  lent_->push_back(storage);
+  auto* holder = new std::shared_ptr<Lent>(lent_);
+  c10::DataPtr data(
+      storage.unsafeGetStorageImpl()->mutable_data(),
+      holder,
+      [](void* held) { delete static_cast<std::shared_ptr<Lent>*>(held); },
+      c10::kCPU);
+  return {c10::Storage::use_byte_size_t(), storage.nbytes(), std::move(data)};
+}
+
+at::Tensor Loan::bytes_of(const at::Tensor& tensor) {
   at::Tensor bytes =
-      at::detail::make_tensor<c10::TensorImpl>(sim::alias_storage(tensor.storage()),
+      at::detail::make_tensor<c10::TensorImpl>(lend(tensor.storage()),
                                                c10::DispatchKeySet(c10::DispatchKey::CPU),
                                                caffe2::TypeMeta::Make<uint8_t>());
   const auto itemsize = static_cast<int64_t>(tensor.itemsize());
@@ -111,7 +122,7 @@ at::Tensor bytes_of(const at::Tensor& tensor) {
   return bytes;
 }
 
-std::vector<at::Tensor> bytes_of(const std::vector<at::Tensor>& tensors) {
+std::vector<at::Tensor> Loan::bytes_of(const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> bytes;
   for (const at::Tensor& tensor : tensors) {
     bytes.push_back(bytes_of(tensor));
@@ -119,7 +130,8 @@ std::vector<at::Tensor> bytes_of(const std::vector<at::Tensor>& tensors) {
   return bytes;
 }
 
-std::vector<std::vector<at::Tensor>> bytes_of(const std::vector<std::vector<at::Tensor>>& lists) {
+std::vector<std::vector<at::Tensor>> Loan::bytes_of(
+    const std::vector<std::vector<at::Tensor>>& lists) {
   std::vector<std::vector<at::Tensor>> bytes;
   for (const auto& list : lists) {
     bytes.push_back(bytes_of(list));
@@ -127,10 +139,10 @@ std::vector<std::vector<at::Tensor>> bytes_of(const std::vector<std::vector<at::
   return bytes;
 }
 
-std::vector<at::Tensor> values_of(const std::vector<at::Tensor>& tensors) {
+std::vector<at::Tensor> Loan::values_of(const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> values;
   for (const at::Tensor& tensor : tensors) {
-    values.push_back(sim::cpu_alias(tensor));
+    values.push_back(sim::alias_tensor(tensor, lend(tensor.storage())));
   }
   return values;
 }

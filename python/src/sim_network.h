@@ -4,9 +4,11 @@
 #include "python/src/sim_exchange.h"
 #include "sim/core/device_spec.h"
 
+#include <memory>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Storage.h>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
 namespace swapline::python {
@@ -29,12 +31,27 @@ void check_message(const char* op, const std::vector<at::Tensor>& tensors);
 std::vector<at::Tensor> flat(const std::vector<std::vector<at::Tensor>>& lists);
 size_t total_bytes(const std::vector<at::Tensor>& tensors);
 
-// The bytes, for what only moves them: of any dtype.
-at::Tensor bytes_of(const at::Tensor& tensor);
-std::vector<at::Tensor> bytes_of(const std::vector<at::Tensor>& tensors);
-std::vector<std::vector<at::Tensor>> bytes_of(const std::vector<std::vector<at::Tensor>>& lists);
-// The values, for what computes on them.
-std::vector<at::Tensor> values_of(const std::vector<at::Tensor>& tensors);
+// Device memory lent to the network, as CPU tensors over the same bytes. A thread of the network
+// holds such a tensor a moment longer than it says that it is at work; the memory is held no longer
+// than the loan lasts, or, when that never ends, than the last of them. Copies are of one loan.
+class Loan {
+ public:
+  // The bytes, for what only moves them: of any dtype.
+  at::Tensor bytes_of(const at::Tensor& tensor);
+  std::vector<at::Tensor> bytes_of(const std::vector<at::Tensor>& tensors);
+  std::vector<std::vector<at::Tensor>> bytes_of(const std::vector<std::vector<at::Tensor>>& lists);
+  // The values, for what computes on them.
+  std::vector<at::Tensor> values_of(const std::vector<at::Tensor>& tensors);
+  // Nobody touches the bytes any more.
+  void end() const { lent_->clear(); }
+
+ private:
+  using Lent = std::vector<c10::Storage>;
+
+  c10::Storage lend(const c10::Storage& storage);
+
+  std::shared_ptr<Lent> lent_ = std::make_shared<Lent>();
+};
 
 // Gloo has no PREMUL_SUM: values are scaled before it sums them. No other operation does anything.
 c10d::ReduceOp without_factor(const c10d::ReduceOp& op);

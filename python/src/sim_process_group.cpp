@@ -67,18 +67,19 @@ size_t SimProcessGroup::share(size_t whole) const {
 }
 
 SimProcessGroup::WorkPtr SimProcessGroup::run(ExchangeRequest request,
-                                              const std::function<Underway()>& data) {
+                                              const std::function<Underway(Loan&)>& data) {
   courier_.check();
   const std::lock_guard lock(mutex_);
   const auto moved = static_cast<int64_t>(request.moved_bytes);
   const ExchangePtr exchange = exchanges_->begin(kCollectives, std::move(request));
+  Loan loan;
   Underway bytes;
   WorkPtr times;
   // Of each rank: when it is ready, and what it moves.
   const at::Tensor table = at::empty({size_, 2}, at::kLong);
   try {
     if (data && !simulator().is_dry_run()) {
-      bytes = data();
+      bytes = data(loan);
     }
     at::Tensor own = at::empty({1, 2}, at::kLong);
     own.mutable_data_ptr<int64_t>()[0] = exchange->ready();
@@ -89,13 +90,14 @@ SimProcessGroup::WorkPtr SimProcessGroup::run(ExchangeRequest request,
     exchanges_->cancel(exchange);
     throw;
   }
-  exchanges_->start(exchange, [bytes, times, table](std::chrono::milliseconds timeout) {
+  const auto arrive = [loan, bytes, times, table](std::chrono::milliseconds timeout) {
     if (bytes.work) {
       bytes.work->wait(timeout);
     }
     if (bytes.land) {
       bytes.land();
     }
+    loan.end();
     times->wait(timeout);
     const int64_t num_ranks = table.size(0);
     const auto* of_rank = table.const_data_ptr<int64_t>();
@@ -108,7 +110,8 @@ SimProcessGroup::WorkPtr SimProcessGroup::run(ExchangeRequest request,
     arrival.duration = num_ranks == 1 ? simulator().options().spec.launch_latency
                                       : transfer_time(static_cast<size_t>(most));
     return arrival;
-  });
+  };
+  exchanges_->start(exchange, arrive);
   return exchange;
 }
 
@@ -118,8 +121,8 @@ SimProcessGroup::WorkPtr SimProcessGroup::broadcast(Tensors& tensors,
   ExchangeRequest request = request_of(
       OpType::BROADCAST, "broadcast", is_root ? tensors : Tensors(), is_root ? Tensors() : tensors);
   request.moved_bytes = size_ == 1 ? 0 : total_bytes(tensors);
-  return run(std::move(request), [&] {
-    Tensors bytes = bytes_of(tensors);
+  return run(std::move(request), [&](Loan& loan) {
+    Tensors bytes = loan.bytes_of(tensors);
     return network_->broadcast(bytes, asynchronous(options));
   });
 }
@@ -131,8 +134,8 @@ SimProcessGroup::WorkPtr SimProcessGroup::all_reduce(OpType type,
                                                      const std::function<WorkPtr(Tensors&)>& data) {
   ExchangeRequest request = request_of(type, name, {}, tensors);
   request.moved_bytes = 2 * share(total_bytes(tensors));
-  return run(std::move(request), [&] {
-    Tensors values = values_of(tensors);
+  return run(std::move(request), [&](Loan& loan) {
+    Tensors values = loan.values_of(tensors);
     scale_in_place(values, op);
     return data(values);
   });
@@ -163,8 +166,8 @@ SimProcessGroup::WorkPtr SimProcessGroup::reduce(Tensors& tensors,
   // Every rank's tensor is written: gloo leaves partial sums in it.
   ExchangeRequest request = request_of(OpType::REDUCE, "reduce", {}, tensors);
   request.moved_bytes = size_ == 1 ? 0 : total_bytes(tensors);
-  return run(std::move(request), [&] {
-    Tensors values = values_of(tensors);
+  return run(std::move(request), [&](Loan& loan) {
+    Tensors values = loan.values_of(tensors);
     scale_in_place(values, options.reduceOp);
     auto given = asynchronous(options);
     given.reduceOp = without_factor(options.reduceOp);
@@ -177,9 +180,9 @@ SimProcessGroup::WorkPtr SimProcessGroup::allgather(TensorLists& outputs,
                                                     const c10d::AllgatherOptions& options) {
   ExchangeRequest request = request_of(OpType::ALLGATHER, "all_gather", inputs, flat(outputs));
   request.moved_bytes = share(total_bytes(request.writes));
-  return run(std::move(request), [&] {
-    TensorLists into = bytes_of(outputs);
-    Tensors from = bytes_of(inputs);
+  return run(std::move(request), [&](Loan& loan) {
+    TensorLists into = loan.bytes_of(outputs);
+    Tensors from = loan.bytes_of(inputs);
     return network_->allgather(into, from, asynchronous(options));
   });
 }
@@ -191,9 +194,9 @@ SimProcessGroup::WorkPtr SimProcessGroup::_allgather_base(at::Tensor& output,
   Tensors inputs{input};
   ExchangeRequest request = request_of(OpType::_ALLGATHER_BASE, "all_gather", inputs, outputs);
   request.moved_bytes = share(total_bytes(outputs));
-  return run(std::move(request), [&] {
-    at::Tensor into = bytes_of(output);
-    at::Tensor from = bytes_of(input);
+  return run(std::move(request), [&](Loan& loan) {
+    at::Tensor into = loan.bytes_of(output);
+    at::Tensor from = loan.bytes_of(input);
     return network_->_allgather_base(into, from, asynchronous(options));
   });
 }
@@ -202,9 +205,9 @@ SimProcessGroup::WorkPtr SimProcessGroup::allgather_into_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
   ExchangeRequest request = request_of(OpType::ALLGATHER_COALESCED, "all_gather", inputs, outputs);
   request.moved_bytes = share(total_bytes(outputs));
-  return run(std::move(request), [&] {
-    Tensors into = bytes_of(outputs);
-    Tensors from = bytes_of(inputs);
+  return run(std::move(request), [&](Loan& loan) {
+    Tensors into = loan.bytes_of(outputs);
+    Tensors from = loan.bytes_of(inputs);
     return network_->allgather_into_tensor_coalesced(into, from, asynchronous(options));
   });
 }
@@ -214,9 +217,9 @@ SimProcessGroup::WorkPtr SimProcessGroup::gather(TensorLists& outputs,
                                                  const c10d::GatherOptions& options) {
   ExchangeRequest request = request_of(OpType::GATHER, "gather", inputs, flat(outputs));
   request.moved_bytes = total_bytes(inputs) * static_cast<size_t>(size_ - 1);
-  return run(std::move(request), [&] {
-    TensorLists into = bytes_of(outputs);
-    Tensors from = bytes_of(inputs);
+  return run(std::move(request), [&](Loan& loan) {
+    TensorLists into = loan.bytes_of(outputs);
+    Tensors from = loan.bytes_of(inputs);
     return network_->gather(into, from, asynchronous(options));
   });
 }
@@ -226,9 +229,9 @@ SimProcessGroup::WorkPtr SimProcessGroup::scatter(Tensors& outputs,
                                                   const c10d::ScatterOptions& options) {
   ExchangeRequest request = request_of(OpType::SCATTER, "scatter", flat(inputs), outputs);
   request.moved_bytes = total_bytes(outputs) * static_cast<size_t>(size_ - 1);
-  return run(std::move(request), [&] {
-    Tensors into = bytes_of(outputs);
-    TensorLists from = bytes_of(inputs);
+  return run(std::move(request), [&](Loan& loan) {
+    Tensors into = loan.bytes_of(outputs);
+    TensorLists from = loan.bytes_of(inputs);
     return network_->scatter(into, from, asynchronous(options));
   });
 }
@@ -238,11 +241,11 @@ SimProcessGroup::WorkPtr SimProcessGroup::reduce_scatter(
   ExchangeRequest request =
       request_of(OpType::REDUCE_SCATTER, "reduce_scatter", flat(inputs), outputs);
   request.moved_bytes = share(total_bytes(request.reads));
-  return run(std::move(request), [&] {
-    Tensors into = values_of(outputs);
+  return run(std::move(request), [&](Loan& loan) {
+    Tensors into = loan.values_of(outputs);
     TensorLists from;
     for (const Tensors& list : inputs) {
-      from.push_back(scaled(values_of(list), options.reduceOp));
+      from.push_back(scaled(loan.values_of(list), options.reduceOp));
     }
     auto given = asynchronous(options);
     given.reduceOp = without_factor(options.reduceOp);
@@ -257,9 +260,9 @@ SimProcessGroup::WorkPtr SimProcessGroup::_reduce_scatter_base(
   ExchangeRequest request =
       request_of(OpType::_REDUCE_SCATTER_BASE, "reduce_scatter", inputs, outputs);
   request.moved_bytes = share(total_bytes(inputs));
-  return run(std::move(request), [&] {
-    at::Tensor into = values_of(outputs)[0];
-    at::Tensor from = scaled(values_of(inputs), options.reduceOp)[0];
+  return run(std::move(request), [&](Loan& loan) {
+    at::Tensor into = loan.values_of(outputs)[0];
+    at::Tensor from = scaled(loan.values_of(inputs), options.reduceOp)[0];
     auto given = asynchronous(options);
     given.reduceOp = without_factor(options.reduceOp);
     return network_->_reduce_scatter_base(into, from, given);
@@ -271,9 +274,9 @@ SimProcessGroup::WorkPtr SimProcessGroup::reduce_scatter_tensor_coalesced(
   ExchangeRequest request =
       request_of(OpType::REDUCE_SCATTER_TENSOR_COALESCED, "reduce_scatter", inputs, outputs);
   request.moved_bytes = share(total_bytes(inputs));
-  return run(std::move(request), [&] {
-    Tensors into = values_of(outputs);
-    Tensors from = scaled(values_of(inputs), options.reduceOp);
+  return run(std::move(request), [&](Loan& loan) {
+    Tensors into = loan.values_of(outputs);
+    Tensors from = scaled(loan.values_of(inputs), options.reduceOp);
     auto given = asynchronous(options);
     given.reduceOp = without_factor(options.reduceOp);
     return network_->reduce_scatter_tensor_coalesced(into, from, given);
@@ -292,9 +295,9 @@ SimProcessGroup::WorkPtr SimProcessGroup::alltoall_base(at::Tensor& output,
   ExchangeRequest request = request_of(OpType::ALLTOALL_BASE, "all_to_all", inputs, outputs);
   request.moved_bytes =
       std::max(total_bytes(inputs) - from_splits[rank_], total_bytes(outputs) - into_splits[rank_]);
-  return run(std::move(request), [&] {
-    at::Tensor into = bytes_of(output);
-    at::Tensor from = bytes_of(input);
+  return run(std::move(request), [&](Loan& loan) {
+    at::Tensor into = loan.bytes_of(output);
+    at::Tensor from = loan.bytes_of(input);
     return network_->alltoall_base(into, from, into_splits, from_splits, asynchronous(options));
   });
 }
@@ -315,16 +318,16 @@ SimProcessGroup::WorkPtr SimProcessGroup::alltoall(Tensors& outputs,
   ExchangeRequest request = request_of(OpType::ALLTOALL, "all_to_all", inputs, outputs);
   request.moved_bytes = std::max(total_bytes(inputs) - inputs[rank_].nbytes(),
                                  total_bytes(outputs) - outputs[rank_].nbytes());
-  return run(std::move(request), [&]() -> Underway {
+  return run(std::move(request), [&](Loan& loan) -> Underway {
     // Gloo takes tensors of any size only as parts of one.
-    at::Tensor from = at::cat(bytes_of(inputs));
+    at::Tensor from = at::cat(loan.bytes_of(inputs));
     at::Tensor into = at::empty({static_cast<int64_t>(total_bytes(outputs))}, at::kByte);
     const auto sizes = sizes_in_bytes(outputs);
     auto into_splits = sizes;  // these are moved from
     auto from_splits = sizes_in_bytes(inputs);
     auto work =
         network_->alltoall_base(into, from, into_splits, from_splits, asynchronous(options));
-    return {work, [into, parts = bytes_of(outputs), sizes] {
+    return {work, [into, parts = loan.bytes_of(outputs), sizes] {
               const auto landed = into.split_with_sizes(sizes);
               for (size_t rank = 0; rank < parts.size(); ++rank) {
                 parts[rank].copy_(landed[rank]);

@@ -25,6 +25,7 @@
 #include "python/src/bindings.h"
 #include "python/src/sim_courier.h"
 #include "python/src/sim_exchange.h"
+#include "python/src/sim_network.h"
 
 #include <functional>
 #include <memory>
@@ -110,7 +111,7 @@ class SimProcessGroup final : public c10d::Backend {
 
   // Begins the exchange and hands the bytes (`data`, not in a dry run) and the times to the
   // network.
-  WorkPtr run(ExchangeRequest request, const std::function<Underway()>& data);
+  WorkPtr run(ExchangeRequest request, const std::function<Underway(Loan&)>& data);
   WorkPtr all_reduce(c10d::OpType type,
                      const char* name,
                      Tensors& tensors,

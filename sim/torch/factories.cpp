@@ -1,6 +1,7 @@
 // Tensors made, resized and looked at in other ways: what no CPU kernel can do for a device.
 #include "sim/torch/alias.h"
 #include "sim/torch/allocators.h"
+#include "sim/torch/idle.h"
 #include "sim/torch/runtime.h"
 #include "sim/torch/sim.h"
 

@@ -1,4 +1,5 @@
 // Devices, streams and events of the simulated machine, as c10 sees them.
+#include "sim/torch/idle.h"
 #include "sim/torch/pending_work.h"
 #include "sim/torch/runtime.h"
 #include "sim/torch/sim.h"
@@ -50,7 +51,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     const int index = index_of(d);
     return to_stream(index, current_stream(index));
   }
-  c10::Stream getDefaultStream(c10::Device d) const override { return to_stream(index_of(d), 0); }
+  c10::Stream getDefaultStream(c10::Device d) const override {
+    return to_stream(index_of(d), 0);
+  }
   c10::Stream getNewStream(c10::Device d, int /*priority*/) const override {
     const int index = index_of(d);
     return to_stream(index, simulator().new_stream(index));
@@ -76,6 +79,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     const int waited = index < 0 ? current_device() : index;
     settle_pending_work(waited);
     simulator().synchronize_device(waited);
+    wait_until_idle(waited);
   }
 
   void record(void** event,
@@ -118,7 +122,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
 
  private:
-  static int index_of(c10::Device d) { return d.index() < 0 ? current_device() : d.index(); }
+  static int index_of(c10::Device d) {
+    return d.index() < 0 ? current_device() : d.index();
+  }
 };
 
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard)

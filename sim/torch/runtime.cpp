@@ -2,16 +2,13 @@
 
 #include "sim/torch/generator.h"
 #include "sim/torch/host_watch.h"
+#include "sim/torch/idle.h"
 #include "sim/torch/pending_work.h"
 #include "sim/torch/sim.h"
 
 #include <array>
-#include <atomic>
 #include <memory>
 
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
-#include <c10/core/DeviceGuard.h>
 #include <c10/util/Exception.h>
 
 namespace swapline::sim {
@@ -31,19 +28,6 @@ std::unique_ptr<Simulator>& machine() {
 thread_local int thread_device = 0;
 thread_local std::array<StreamId, kNumDevices> thread_streams{};
 
-// Runs a backward on a new device tensor: autograd asserts when its device threads were started
-// before this device existed.
-bool autograd_knows_the_device() {
-  const auto options = at::TensorOptions().device(device(0)).dtype(at::kFloat);
-  at::Tensor probe = at::empty({1}, options).requires_grad_();
-  try {
-    probe.mul(1).backward(at::empty({1}, options));
-  } catch (const c10::Error&) {
-    return false;
-  }
-  return true;
-}
-
 }  // namespace
 
 Simulator& simulator() {
@@ -52,6 +36,7 @@ Simulator& simulator() {
 
 void configure(SimulatorOptions options) {
   options.num_devices = kNumDevices;
+  wait_until_idle();
   const size_t live = simulator().live_bytes();
   TORCH_CHECK(
       live == 0,
@@ -97,22 +82,6 @@ void set_current_stream(int device, StreamId stream) {
 
 c10::Stream to_stream(int index, StreamId id) {
   return c10::Stream(c10::Stream::UNSAFE, device(index), id);
-}
-
-void check_loaded_in_time() {
-  // The probe makes tensors itself, on autograd's threads too: they must not wait for its end.
-  enum class Answer { kUnknown, kProbing, kInTime, kLate };
-  static std::atomic<Answer> answer{Answer::kUnknown};
-  Answer expected = Answer::kUnknown;
-  if (answer.load(std::memory_order_acquire) == Answer::kUnknown &&
-      answer.compare_exchange_strong(expected, Answer::kProbing)) {
-    answer = autograd_knows_the_device() ? Answer::kInTime : Answer::kLate;
-  }
-  TORCH_CHECK(
-      answer.load(std::memory_order_acquire) != Answer::kLate,
-      "the simulated device was loaded too late: autograd started its device threads at the "
-      "first backward of this process and cannot start more. Load libswapline_sim (import "
-      "swapline.sim) before any backward");
 }
 
 }  // namespace swapline::sim

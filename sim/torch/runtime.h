@@ -18,9 +18,4 @@ void set_current_stream(int device, StreamId stream);
 
 SWAPLINE_SIM_API c10::Stream to_stream(int device, StreamId id);
 
-// Fails with a clear error when the library was loaded after autograd had started its device
-// threads. Checked once, at the first tensor, by running a backward: not under Python's interpreter
-// lock.
-SWAPLINE_SIM_API void check_loaded_in_time();
-
 }  // namespace swapline::sim

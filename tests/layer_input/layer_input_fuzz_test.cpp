@@ -1,7 +1,7 @@
 // Random schedules on random machines against ordinary autograd: forwards, backwards in any order,
 // evaluation, dropped passes, exceptions, hints, sizes, failing pins, jitter. 500 cases; more with
 // RC_PARAMS="max_success=5000", a failing one again with the seed that it prints.
-#include "tests/support/autograd_threads.h"
+#include "sim/torch/idle.h"
 #include "tests/support/sim_test.h"
 #include "tests/support/tiny_model.h"
 
@@ -205,7 +205,7 @@ void check_case(const Case& c) {
     RC_ASSERT(swapped.context->host().stats().requested_bytes == 0U);
   }
   RC_ASSERT(sim::simulator().num_races() == 0);
-  swapline::testing::wait_for_autograd_threads();
+  sim::wait_until_idle();
   RC_ASSERT(sim::simulator().live_bytes() == 0U);
 }
 

@@ -2,6 +2,7 @@
 // checker on, and at the end no race, no copy left behind and no byte held.
 #pragma once
 
+#include "sim/torch/idle.h"
 #include "sim/torch/sim.h"
 
 #include <cstdint>
@@ -46,6 +47,7 @@ class SimTest : public ::testing::Test {
     } else {
       EXPECT_EQ(sim::simulator().num_races(), 0) << first_race();
     }
+    sim::wait_until_idle();
     EXPECT_EQ(sim::simulator().live_bytes(), 0U) << "something is still held";
     sim::simulator().set_faults({});
     sim::simulator().clear_races();

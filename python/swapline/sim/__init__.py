@@ -12,6 +12,9 @@ milliseconds, sizes bytes. A `device` is an index, "sim:1" or a torch.device; th
     swapline.sim.time_ms(), swapline.sim.memory()["peak_allocated_bytes"], swapline.sim.num_races()
 """
 
+import atexit
+import os
+
 import torch
 
 from swapline import _sim
@@ -65,3 +68,12 @@ torch._register_device_module("sim", device_module)
 torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
 process_group.register()
 _sim.check_loaded_in_time()
+
+
+def _let_threads_finish(process: int = os.getpid()) -> None:
+    """A thread of autograd that needs Python while Python ends would abort the process."""
+    if os.getpid() == process:  # a forked process has none of these threads
+        _sim.wait_until_idle_for(10.0)
+
+
+atexit.register(_let_threads_finish)

@@ -199,6 +199,7 @@ def set_rng_state_all(new_states: list[torch.Tensor]) -> None:
 
 def memory_stats(device: Device = None) -> OrderedDict[str, Any]:
     """Under torch.cuda's keys. Those that the machine does not count are 0."""
+    _sim.wait_until_idle(device_index(device))
     return torch.accelerator.memory_stats(device_index(device))
 
 

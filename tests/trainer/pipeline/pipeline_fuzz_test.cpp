@@ -1,7 +1,7 @@
 // Random runs on random machines against the same run without swap on a calm one: schedules, ranks,
 // lanes, stages, recompute, sizes, failing pins, evaluation, layers that throw. 500 cases; more
 // with RC_PARAMS="max_success=1000", a failing one again with the seed that it prints.
-#include "tests/support/autograd_threads.h"
+#include "sim/torch/idle.h"
 #include "tests/support/errors.h"
 #include "tests/support/sim_test.h"
 #include "tests/support/tensors.h"
@@ -174,7 +174,7 @@ Gradients run_without_swap(Case c) {
 }
 
 void check_machine() {
-  swapline::testing::wait_for_autograd_threads();
+  sim::wait_until_idle();
   RC_LOG() << (sim::simulator().num_races() == 0 ? ""
                                                  : sim::simulator().races().front().describe());
   RC_ASSERT(sim::simulator().num_races() == 0);
