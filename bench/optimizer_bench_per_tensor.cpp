@@ -98,7 +98,7 @@ class PerTensorAdamW {
       numel += entry.param.numel();
       for (size_t s = 0; s < 2; ++s) {
         entry.states[s] = at::empty_like(entry.param);
-        copies.copy_in(entry.states[s].storage(), 0, entry.host[s], 0, entry.param.nbytes());
+        copies.copy_in(entry.states[s].storage(), entry.host[s], {0, 0, entry.param.nbytes()});
       }
       entry.loaded = record_event(copies.h2d_stream());
     }
@@ -126,7 +126,7 @@ class PerTensorAdamW {
     auto& copies = context_->copies();
     record_event(copies.compute_stream())->block(copies.d2h_stream());
     for (size_t s = 0; s < 2; ++s) {
-      copies.copy_out(entry.states[s].storage(), 0, entry.host[s], 0, entry.param.nbytes());
+      copies.copy_out(entry.states[s].storage(), entry.host[s], {0, 0, entry.param.nbytes()});
       entry.states[s].reset();
     }
   }

@@ -6,14 +6,13 @@
 #include <cstring>
 
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/from_blob.h>
 
 namespace swapline::trainer {
 namespace {
 
 bool is_in_use(const PinnedBuffer& buffer) {
   return std::any_of(buffer.uses().begin(), buffer.uses().end(), [](const SharedEvent& use) {
-    return !use->query();
+    return !is_done(use);
   });
 }
 
@@ -39,7 +38,9 @@ at::Tensor TokenCopies::to_device(const at::Tensor& host) {
   }
   const c10::Device device = device_->torch_device();
   at::Tensor tokens = at::empty_like(host, host.options().device(device));
-  tokens.copy_(at::from_blob(buffer.data(), host.sizes(), host.options()), /*non_blocking=*/true);
+  const at::Tensor pinned =
+      buffer.bytes_at(0, host.nbytes()).view(host.scalar_type()).view(host.sizes());
+  tokens.copy_(pinned, /*non_blocking=*/true);
   buffer.add_use(record_event(device_->current_stream()));
   buffers_.push_back(std::move(buffer));
   return tokens;

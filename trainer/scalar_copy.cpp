@@ -2,7 +2,6 @@
 #include "trainer/scalar_copy.h"
 
 #include <ATen/ops/_local_scalar_dense.h>
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/stack.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -23,8 +22,7 @@ ScalarCopy::ScalarCopy(const std::vector<at::Tensor>& scalars, HostPool* pool) {
   values_.resize(scalars.size());
   buffer_ = pool->allocate(device.nbytes());
   buffer_.wait_for_uses();
-  at::from_blob(buffer_.data(), device.sizes(), at::TensorOptions().dtype(at::kFloat))
-      .copy_(device, /*non_blocking=*/true);
+  buffer_.bytes_at(0, device.nbytes()).view(at::kFloat).copy_(device, /*non_blocking=*/true);
   buffer_.add_use(
       record_event(c10::impl::VirtualGuardImpl(device.device().type()).getStream(device.device())));
 }

@@ -29,7 +29,6 @@ std::shared_ptr<SwapContext> make_context(const py::object& given,
   options.host.max_bytes = max_host_bytes;
   options.host.budget_option = "SwapContext(max_host_bytes=...)";
   options.host.slab_bytes = slab_bytes;
-  options.host.device_locks_pages = device.is_cuda();
   options.timing = timing;
   const py::gil_scoped_release release;
   return std::make_shared<SwapContext>(device, std::move(options));

@@ -139,7 +139,8 @@ void bind_layer_inputs(py::module_& module) {
           ReleaseGil())
       .def(
           "put_back", [](PySavedInput& self) { self.saved.put_back(); }, ReleaseGil())
-      .def("finish", [](PySavedInput& self) { self.saved.finish(); }, ReleaseGil());
+      .def(
+          "finish", [](PySavedInput& self) { self.saved.finish(); }, ReleaseGil());
 
   // Its Python object dies under the GIL, which the engine behind it never waits for.
   py::class_<PyLayerInputs, std::shared_ptr<PyLayerInputs>>(module, "LayerInputs")
@@ -173,7 +174,8 @@ void bind_layer_inputs(py::module_& module) {
              }
              return stats_dict(stats);
            })
-      .def("reset_stats", [](PyLayerInputs& self) { self.inputs.reset_stats(); }, ReleaseGil());
+      .def(
+          "reset_stats", [](PyLayerInputs& self) { self.inputs.reset_stats(); }, ReleaseGil());
 }
 
 // Who saves tensors now: the pack hook that is in force, or None.

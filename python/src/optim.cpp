@@ -226,7 +226,11 @@ void bind_options(py::module_& module) {
       .def_readwrite("state_dtype", &AdamOptions::state_dtype)
       .def_readwrite("master_weights", &AdamOptions::master_weights)
       .def_readwrite("kernel", &AdamOptions::kernel);
-  module.def("has_fused_adam", &detail::has_fused_adam);
+  py::class_<detail::FusedAdamSupport>(module, "FusedAdamSupport")
+      .def(py::init<c10::Device, bool>(), py::arg("device"), py::arg("decoupled"))
+      .def("runs", &detail::FusedAdamSupport::runs, ReleaseGil())
+      .def("takes_tensor_lr", &detail::FusedAdamSupport::takes_tensor_lr, ReleaseGil())
+      .def("scales", &detail::FusedAdamSupport::scales, ReleaseGil());
 }
 
 void bind_optimizers(py::module_& module) {
@@ -234,6 +238,7 @@ void bind_optimizers(py::module_& module) {
       .def("step", &step, py::arg("grad_scale"), py::arg("found_inf"))
       .def("prefetch", &Optimizer::prefetch, Waits())
       .def("drain", &Optimizer::drain, Waits())
+      .def("heeds_scaling", &Optimizer::heeds_scaling, Waits())
       .def("state", &Optimizer::state, Waits())
       .def("make_state", &Optimizer::make_state, Waits())
       .def("clear_state", &Optimizer::clear_state, Waits())

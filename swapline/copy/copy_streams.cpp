@@ -5,7 +5,6 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -17,7 +16,14 @@ c10::Stream side_stream(c10::Device device) {
               "CopyStreams: a device with memory of its own is needed, not ",
               device);
   TORCH_CHECK(device.has_index(), "CopyStreams: the device needs an index, not ", device);
-  return c10::impl::VirtualGuardImpl(device.type()).getNewStream(device);
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  TORCH_CHECK(device.index() < guard.deviceCount(),
+              "CopyStreams: there is no ",
+              device,
+              "; this process sees ",
+              static_cast<int>(guard.deviceCount()),
+              " of them");
+  return guard.getNewStream(device);
 }
 
 }  // namespace
@@ -33,71 +39,77 @@ c10::Stream CopyStreams::compute_stream() const {
 }
 
 SharedEvent CopyStreams::copy_out(const c10::Storage& device,
-                                  size_t device_offset_bytes,
                                   PinnedBuffer& host,
-                                  size_t host_offset_bytes,
-                                  size_t bytes) {
-  return copy(true, device, device_offset_bytes, host, host_offset_bytes, bytes);
+                                  std::span<const CopyRange> ranges) {
+  return copy(true, device, host, ranges);
 }
 
 SharedEvent CopyStreams::copy_in(const c10::Storage& device,
-                                 size_t device_offset_bytes,
                                  PinnedBuffer& host,
-                                 size_t host_offset_bytes,
-                                 size_t bytes) {
-  return copy(false, device, device_offset_bytes, host, host_offset_bytes, bytes);
+                                 std::span<const CopyRange> ranges) {
+  return copy(false, device, host, ranges);
 }
 
 SharedEvent CopyStreams::copy(bool out,
                               const c10::Storage& device,
-                              size_t device_offset_bytes,
                               PinnedBuffer& host,
-                              size_t host_offset_bytes,
-                              size_t bytes) {
+                              std::span<const CopyRange> ranges) {
   TORCH_CHECK(device.device() == device_,
               "CopyStreams of ",
               device_,
               ": the storage is on ",
               device.device());
-  TORCH_CHECK(
-      device_offset_bytes + bytes <= device.nbytes() && host_offset_bytes + bytes <= host.bytes(),
-      "CopyStreams: ",
-      bytes,
-      " bytes at ",
-      device_offset_bytes,
-      " of ",
-      device.nbytes(),
-      " on the device and at ",
-      host_offset_bytes,
-      " of ",
-      host.bytes(),
-      " on the host");
   const c10::Stream& stream = out ? d2h_stream_ : h2d_stream_;
   host.settle_former_uses();
   for (const SharedEvent& use : host.former_uses()) {
     order_->make_wait(stream, *use, Wait::kCopyAfterHostReuse);
   }
+  const c10::StreamGuard on_stream(stream);
+  size_t num_enqueued = 0;
+  try {
+    for (const CopyRange& range : ranges) {
+      copy_range(out, device, host, range);
+      ++num_enqueued;
+    }
+  } catch (...) {
+    if (num_enqueued > 0) {
+      host.add_use(record_event(stream));
+    }
+    throw;
+  }
+  SharedEvent done = record_event(stream);
+  host.add_use(done);
+  return done;
+}
+
+// On the current stream.
+void CopyStreams::copy_range(bool out,
+                             const c10::Storage& device,
+                             const PinnedBuffer& host,
+                             const CopyRange& range) {
+  TORCH_CHECK(range.device_offset_bytes + range.bytes <= device.nbytes(),
+              "CopyStreams: ",
+              range.bytes,
+              " bytes at ",
+              range.device_offset_bytes,
+              " of ",
+              device.nbytes(),
+              " on the device");
   // A byte tensor made here has a version counter of its own: no saved tensor sees a change.
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const c10::StreamGuard on_stream(stream);
   const auto device_bytes = at::empty({0}, at::TensorOptions().dtype(at::kByte).device(device_))
                                 .set_(device,
-                                      static_cast<int64_t>(device_offset_bytes),
-                                      {static_cast<int64_t>(bytes)},
+                                      static_cast<int64_t>(range.device_offset_bytes),
+                                      {static_cast<int64_t>(range.bytes)},
                                       {1});
-  const auto host_bytes = at::from_blob(static_cast<char*>(host.data()) + host_offset_bytes,
-                                        {static_cast<int64_t>(bytes)},
-                                        at::TensorOptions().dtype(at::kByte));
+  const auto host_bytes = host.bytes_at(range.host_offset_bytes, range.bytes);
   if (out) {
     host_bytes.copy_(device_bytes, /*non_blocking=*/true);
   } else {
     device_bytes.copy_(host_bytes, /*non_blocking=*/true);
   }
-  SharedEvent done = record_event(stream);
-  host.add_use(done);
   ++(out ? stats_.num_copies_out : stats_.num_copies_in);
-  (out ? stats_.bytes_out : stats_.bytes_in) += static_cast<int64_t>(bytes);
-  return done;
+  (out ? stats_.bytes_out : stats_.bytes_in) += static_cast<int64_t>(range.bytes);
 }
 
 }  // namespace swapline

@@ -10,12 +10,20 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Storage.h>
 #include <c10/core/Stream.h>
 
 namespace swapline {
+
+// Bytes of a device storage and the bytes of a pinned buffer that they are copied to or from.
+struct CopyRange {
+  size_t device_offset_bytes = 0;
+  size_t host_offset_bytes = 0;
+  size_t bytes = 0;
+};
 
 struct CopyStats {
   int64_t num_copies_out = 0;  // device to host
@@ -37,30 +45,35 @@ class SWAPLINE_API CopyStreams {
   c10::Stream compute_stream() const;
   StreamOrder& order() { return *order_; }
 
-  // Enqueues a copy of `bytes` on the d2h stream, behind `host`'s former uses, and returns the
-  // event recorded behind it (also added to `host`'s uses). The caller has ordered the d2h stream
-  // after the producer and keeps the device storage alive until the event is done.
+  // Enqueues the copies on the d2h stream, behind `host`'s former uses, and returns the one event
+  // recorded behind them (also added to `host`'s uses). The caller has ordered the d2h stream after
+  // the producer and keeps the device storage alive until the event is done. Throws what a copy
+  // throws: those before it may be in flight then, and `host` knows of them.
   SharedEvent copy_out(const c10::Storage& device,
-                       size_t device_offset_bytes,
                        PinnedBuffer& host,
-                       size_t host_offset_bytes,
-                       size_t bytes);
+                       std::span<const CopyRange> ranges);
+  SharedEvent copy_out(const c10::Storage& device, PinnedBuffer& host, const CopyRange& range) {
+    return copy_out(device, host, {&range, 1});
+  }
   // The other direction, on the h2d stream.
   SharedEvent copy_in(const c10::Storage& device,
-                      size_t device_offset_bytes,
                       PinnedBuffer& host,
-                      size_t host_offset_bytes,
-                      size_t bytes);
+                      std::span<const CopyRange> ranges);
+  SharedEvent copy_in(const c10::Storage& device, PinnedBuffer& host, const CopyRange& range) {
+    return copy_in(device, host, {&range, 1});
+  }
 
   const CopyStats& stats() const { return stats_; }
 
  private:
   SharedEvent copy(bool out,
                    const c10::Storage& device,
-                   size_t device_offset_bytes,
                    PinnedBuffer& host,
-                   size_t host_offset_bytes,
-                   size_t bytes);
+                   std::span<const CopyRange> ranges);
+  void copy_range(bool out,
+                  const c10::Storage& device,
+                  const PinnedBuffer& host,
+                  const CopyRange& range);
 
   c10::Device device_;
   std::shared_ptr<StreamOrder> order_;

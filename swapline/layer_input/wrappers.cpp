@@ -26,8 +26,9 @@ LayerInputOptions for_wrappers(LayerInputOptions options) {
 }  // namespace
 
 struct SwapLayerInputs::Impl {
+  // An input that is out, or that stays and whose backward still starts the one before it.
   struct Entry {
-    const c10::StorageImpl* storage;
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
     int64_t layer;
     HandlePtr handle;
   };
@@ -50,18 +51,20 @@ struct SwapLayerInputs::Impl {
             std::make_shared<InputLedger>(std::move(context), for_wrappers(std::move(options)))) {}
 
   std::list<Entry>::iterator find(const at::Tensor& tensor) {
-    const c10::StorageImpl* storage = tensor.defined() && tensor.has_storage()
-                                          ? tensor.storage().unsafeGetStorageImpl()
-                                          : nullptr;
+    if (!tensor.defined() || !tensor.has_storage()) {
+      return entries.end();
+    }
+    const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
     return std::find_if(entries.begin(), entries.end(), [storage](const Entry& entry) {
-      return entry.storage == storage;
+      return !entry.storage.expired() && entry.storage._unsafe_get_target() == storage;
     });
   }
 
   // Again and again: an input holds the graph that made it, and that one the input before.
   void sweep() {
     const auto is_abandoned = [this](const Entry& entry) {
-      return ledger->is_abandoned(*entry.handle);
+      return ledger->is_swapped(*entry.handle) ? ledger->is_abandoned(*entry.handle)
+                                               : entry.storage.expired();
     };
     while (std::erase_if(entries, is_abandoned) > 0) {
     }
@@ -85,12 +88,13 @@ struct SwapLayerInputs::Impl {
       entries.erase(known);
     }
     HandlePtr handle = ledger->enter(hidden_states, former, Release::kInPlace);
-    if (!ledger->is_swapped(*handle)) {
+    if (handle->bytes == 0) {  // refused
       return false;
     }
+    const bool is_swapped = ledger->is_swapped(*handle);
     last_of[microbatch] = {handle, layer};
-    entries.push_back({hidden_states.storage().unsafeGetStorageImpl(), layer, std::move(handle)});
-    return true;
+    entries.push_back({hidden_states.storage().getWeakStorageImpl(), layer, std::move(handle)});
+    return is_swapped;
   }
 
   void begin_backward(const at::Tensor& hidden_states) {

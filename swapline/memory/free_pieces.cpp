@@ -11,7 +11,7 @@ void FreePieces::add(Piece piece) {
   // Pieces cut from one and joined again bring the same uses twice.
   std::sort(uses.begin(), uses.end());
   uses.erase(std::unique(uses.begin(), uses.end()), uses.end());
-  std::erase_if(uses, [](const SharedEvent& use) { return use->query(); });
+  std::erase_if(uses, is_done);
   if (uses.empty()) {
     insert_idle(piece.begin, piece.bytes, piece.slab);
     return;
@@ -70,7 +70,7 @@ void FreePieces::settle() {
         piece != pieces_.end() && !piece->second.uses.empty() && piece->second.sequence == sequence;
     if (is_current) {
       const auto& uses = piece->second.uses;
-      if (!std::all_of(uses.begin(), uses.end(), [](const auto& use) { return use->query(); })) {
+      if (!std::all_of(uses.begin(), uses.end(), is_done)) {
         return;
       }
       const Piece done = remove(piece);

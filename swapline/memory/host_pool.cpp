@@ -138,6 +138,14 @@ void HostPool::trim() {
     }
     impl_->slabs.remove(slab.begin);
   }
+  impl_->slabs.empty_cache();
+}
+
+std::pair<c10::Storage, size_t> HostPool::in_slab(const void* data) const {
+  const std::lock_guard lock(impl_->mutex);
+  const auto begin = reinterpret_cast<uintptr_t>(data);
+  const uintptr_t slab = impl_->slabs.slab_of(begin);
+  return {impl_->slabs.storage_of(slab), begin - slab};
 }
 
 void HostPool::give_back(void* data, size_t bytes, std::vector<SharedEvent> uses) noexcept {

@@ -8,9 +8,10 @@
 // What is pinned: at most what is requested x 1.01 + one slab, for requests made by
 // allocate_pieces(), which fills slabs to the end. allocate() promises one piece; it holds the
 // bound too when pieces are small against a slab, and for a piece larger than a slab where the
-// device's allocator does not round (a probe of its statistics tells). Where it does round, such a
+// device's allocator does not round it (a probe of its statistics tells whether it rounds at all,
+// torch's setting pinned_max_round_threshold_mb up to which size). Where it does round, such a
 // piece gets a slab of the next power of two, and the rest of it serves later requests: use
-// allocate_pieces() for anything large that need not be contiguous.
+// allocate_pieces() for anything large that need not be contiguous, or fill powers of two.
 #pragma once
 
 #include "swapline/export.h"
@@ -23,9 +24,12 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <c10/core/Storage.h>
 #include <c10/core/Stream.h>
 
 namespace swapline {
@@ -34,7 +38,9 @@ struct HostPoolOptions {
   // Behaviour
   size_t max_bytes = 0;  // most bytes the pool may pin; 0: no budget of its own
   std::string budget_option = "HostPoolOptions::max_bytes";  // what an error tells the user to turn
-  bool device_locks_pages = false;  // the device pins by mlock: RLIMIT_MEMLOCK counts
+  // The device's allocator locks pages in this process (mlock), so that RLIMIT_MEMLOCK counts. The
+  // drivers of CUDA, Ascend and XPU pin by themselves and ignore it.
+  bool device_locks_pages = false;
   // What the system still grants, asked before each new slab; empty: tightest_host_limit().
   std::function<std::optional<HostLimit>()> read_limit;
   // Performance
@@ -73,6 +79,11 @@ class SWAPLINE_API PinnedBuffer {
   void* data() const { return data_; }
   size_t bytes() const { return bytes_; }  // as requested
   explicit operator bool() const { return data_ != nullptr; }
+  // A part of the bytes as a tensor [bytes] of kByte, for copies: a view of the whole slab's
+  // storage, which it keeps alive, not of a storage of its own. Backends know a copy's host memory
+  // by the block that their allocator gave out; what they do not know they copy through a buffer of
+  // their own, or make the host wait.
+  at::Tensor bytes_at(size_t offset_bytes, size_t bytes) const;
 
   // Notes that a copy reads or writes the bytes until `event` is done. Requires: the copy is
   // ordered behind former_uses().
@@ -125,7 +136,9 @@ class SWAPLINE_API HostPool {
   // Pins slabs so that `bytes` more can be handed out in one piece. Throws: HostMemoryError.
   void reserve(size_t bytes);
 
-  // Returns wholly free slabs to the device's pinned allocator, after their uses are done.
+  // Returns wholly free slabs to the system, after their uses are done; so does the pool's end.
+  // Torch keeps freed pinned memory for whoever asks next: its cache is emptied, others' free
+  // blocks in it too.
   void trim();
 
   HostPoolStats stats() const;
@@ -134,6 +147,8 @@ class SWAPLINE_API HostPool {
  private:
   friend class PinnedBuffer;
   void give_back(void* data, size_t bytes, std::vector<SharedEvent> uses) noexcept;
+  // The slab that `data` is in, and where.
+  std::pair<c10::Storage, size_t> in_slab(const void* data) const;
 
   struct Impl;
   std::unique_ptr<Impl> impl_;

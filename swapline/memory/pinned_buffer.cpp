@@ -4,11 +4,15 @@
 #include <algorithm>
 #include <utility>
 
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
 namespace swapline {
 namespace {
 
 void forget_done(std::vector<SharedEvent>& uses) {
-  std::erase_if(uses, [](const SharedEvent& use) { return use->query(); });
+  std::erase_if(uses, is_done);
 }
 
 }  // namespace
@@ -57,6 +61,20 @@ void PinnedBuffer::give_back() noexcept {
   uses_.clear();
   former_uses_.clear();
   was_used_ = false;
+}
+
+at::Tensor PinnedBuffer::bytes_at(size_t offset_bytes, size_t bytes) const {
+  TORCH_CHECK(offset_bytes <= bytes_ && bytes <= bytes_ - offset_bytes,
+              "PinnedBuffer: ",
+              bytes,
+              " bytes at ",
+              offset_bytes,
+              " of ",
+              bytes_);
+  const auto [slab, begin] = pool_->in_slab(data_);
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  return at::empty({0}, at::TensorOptions().dtype(at::kByte))
+      .set_(slab, static_cast<int64_t>(begin + offset_bytes), {static_cast<int64_t>(bytes)}, {1});
 }
 
 void PinnedBuffer::add_use(SharedEvent event) {

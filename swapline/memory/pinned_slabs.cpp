@@ -10,6 +10,9 @@
 
 #include <ATen/Context.h>
 #include <ATen/core/CachingHostAllocator.h>
+#if __has_include(<c10/core/AllocatorConfig.h>)
+#include <c10/core/AllocatorConfig.h>
+#endif
 
 namespace swapline::detail {
 
@@ -26,6 +29,27 @@ std::string readable_bytes(size_t bytes) {
   return text.data();
 }
 
+namespace {
+
+#if __has_include(<c10/core/AllocatorConfig.h>)
+using TorchSettings = c10::CachingAllocator::AcceleratorAllocatorConfig;
+#else
+struct TorchSettings {};
+#endif
+
+// Above so many bytes torch's pinned allocators do not round: two settings of newer torch, which by
+// default hold for no size.
+template <typename Settings>
+size_t most_rounded() {
+  if constexpr (requires { Settings::pinned_max_round_threshold(); }) {
+    return std::min(Settings::pinned_max_round_threshold(), Settings::pinned_max_cached_size());
+  } else {
+    return SIZE_MAX;
+  }
+}
+
+}  // namespace
+
 PinnedSlabs::PinnedSlabs(c10::Device device, HostPoolOptions options)
     : device_(device), options_(std::move(options)) {
   options_.slab_bytes = std::bit_ceil(std::max(options_.slab_bytes, kPieceAlignment));
@@ -36,9 +60,9 @@ PinnedSlabs::PinnedSlabs(c10::Device device, HostPoolOptions options)
   TORCH_CHECK(allocator_ != nullptr, "HostPool: ", device, " has no pinned host memory");
 }
 
-// Torch's caching host allocators keep statistics: what a small odd request adds to them tells.
-// Without figures the answer is yes, which wastes memory at worst.
-bool PinnedSlabs::allocator_rounds() {
+// Torch's caching host allocators keep statistics: what a small odd request adds to them tells
+// whether they round at all. Without figures the answer is yes, which wastes memory at worst.
+bool PinnedSlabs::rounds(size_t bytes) {
   if (!allocator_rounds_) {
     auto* caching = dynamic_cast<at::HostAllocator*>(allocator_);
     if (caching == nullptr) {
@@ -50,14 +74,14 @@ bool PinnedSlabs::allocator_rounds() {
       allocator_rounds_ = caching->get_stats().allocated_bytes.current - before != kProbeBytes;
     }
   }
-  return *allocator_rounds_;
+  return *allocator_rounds_ && bytes <= most_rounded<TorchSettings>();
 }
 
 size_t PinnedSlabs::wished_bytes(size_t bytes) {
   if (bytes <= options_.slab_bytes) {
     return options_.slab_bytes;
   }
-  return allocator_rounds() ? std::bit_ceil(bytes) : bytes;
+  return rounds(bytes) ? std::bit_ceil(bytes) : bytes;
 }
 
 size_t PinnedSlabs::grant(size_t least, size_t wish) const {
@@ -85,24 +109,37 @@ size_t PinnedSlabs::grant(size_t least, size_t wish) const {
   return wish;
 }
 
-std::pair<uintptr_t, size_t> PinnedSlabs::add(size_t bytes) {
-  c10::DataPtr data;
-  size_t size = 0;
-  try {
-    size = grant(bytes, wished_bytes(bytes));
-    ++stats.num_pinned_allocations;
-    data = allocator_->allocate(size);
-  } catch (const HostMemoryError&) {
-    throw;
-  } catch (const std::exception& error) {
-    const auto* with_backtrace = dynamic_cast<const c10::Error*>(&error);
-    throw HostMemoryError(
-        "host memory: the device's allocator refused to pin " + readable_bytes(size) + " with " +
-        readable_bytes(stats.pinned_bytes) + " pinned already (option: " + options_.budget_option +
-        "): " + (with_backtrace ? with_backtrace->what_without_backtrace() : error.what()));
+// What the driver refuses is asked for again by halves, down to what is needed.
+c10::DataPtr PinnedSlabs::pin(size_t least, size_t& size) {
+  while (true) {
+    try {
+      ++stats.num_pinned_allocations;
+      return allocator_->allocate(size);
+    } catch (const std::exception& error) {
+      if (size / 2 >= least) {
+        size /= 2;
+        continue;
+      }
+      const auto* with_backtrace = dynamic_cast<const c10::Error*>(&error);
+      throw HostMemoryError(
+          "host memory: the device's allocator refused to pin " + readable_bytes(size) + " with " +
+          readable_bytes(stats.pinned_bytes) +
+          " pinned already (option: " + options_.budget_option +
+          "): " + (with_backtrace ? with_backtrace->what_without_backtrace() : error.what()));
+    }
   }
+}
+
+std::pair<uintptr_t, size_t> PinnedSlabs::add(size_t bytes) {
+  size_t size = grant(bytes, wished_bytes(bytes));
+  c10::DataPtr data = pin(bytes, size);
   const auto slab = reinterpret_cast<uintptr_t>(data.get());
-  slabs_.emplace(slab, std::move(data));
+  slabs_.emplace(slab,
+                 c10::Storage(c10::Storage::use_byte_size_t(),
+                              size,
+                              std::move(data),
+                              allocator_,
+                              /*resizable=*/false));
   sizes_.emplace(slab, size);
   stats.num_slabs = slabs_.size();
   stats.pinned_bytes += size;
@@ -115,6 +152,12 @@ void PinnedSlabs::remove(uintptr_t slab) {
   sizes_.erase(slab);
   slabs_.erase(slab);
   stats.num_slabs = slabs_.size();
+}
+
+void PinnedSlabs::empty_cache() {
+  if (auto* caching = dynamic_cast<at::HostAllocator*>(allocator_)) {
+    caching->empty_cache();
+  }
 }
 
 uintptr_t PinnedSlabs::slab_of(uintptr_t data) const {

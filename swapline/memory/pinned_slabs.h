@@ -12,6 +12,7 @@
 #include <utility>
 
 #include <c10/core/Allocator.h>
+#include <c10/core/Storage.h>
 
 namespace swapline::detail {
 
@@ -34,6 +35,9 @@ class PinnedSlabs {
   std::pair<uintptr_t, size_t> add(size_t bytes);
   void remove(uintptr_t slab);
   uintptr_t slab_of(uintptr_t data) const;
+  const c10::Storage& storage_of(uintptr_t slab) const { return slabs_.at(slab); }
+  // What was removed goes back to the system.
+  void empty_cache();
   const std::map<uintptr_t, size_t>& sizes() const { return sizes_; }
 
   // Pinned figures of HostPoolStats; the pool fills in the requested ones.
@@ -43,13 +47,15 @@ class PinnedSlabs {
   // How much of the wish is granted: a size from `least` to `wish`. Throws: HostMemoryError.
   size_t grant(size_t least, size_t wish) const;
   size_t wished_bytes(size_t bytes);
-  bool allocator_rounds();
+  bool rounds(size_t bytes);
+  // Throws HostMemoryError; `size` is what was granted.
+  c10::DataPtr pin(size_t least, size_t& size);
 
   c10::Device device_;
   HostPoolOptions options_;
   c10::Allocator* allocator_;
   std::optional<bool> allocator_rounds_;
-  std::map<uintptr_t, c10::DataPtr> slabs_;
+  std::map<uintptr_t, c10::Storage> slabs_;
   std::map<uintptr_t, size_t> sizes_;
 };
 

@@ -17,4 +17,14 @@ inline SharedEvent record_event(const c10::Stream& stream,
   return event;
 }
 
+// Whether everything before the event is done. A device that has failed cannot tell any more (its
+// queries throw, for good on CUDA): false. Its next real call has the user's error.
+inline bool is_done(const SharedEvent& event) noexcept {
+  try {
+    return event->query();
+  } catch (...) {
+    return false;
+  }
+}
+
 }  // namespace swapline

@@ -19,6 +19,12 @@ void AdamRule::add_param(const ListedParam& param) {
   params_.push_back({param.group, param.tensor.numel(), state_dtypes(param.dtype, options_)});
 }
 
+bool AdamRule::heeds_scaling() const {
+  return std::all_of(groups_->settings.begin(), groups_->settings.end(), [this](const auto& each) {
+    return update_.scales(each);
+  });
+}
+
 void AdamRule::check(const GradScaling& scaling) const {
   for (size_t g = 0; g < groups_->settings.size(); ++g) {
     const AdamSettings& settings = groups_->settings[g];
@@ -28,16 +34,24 @@ void AdamRule::check(const GradScaling& scaling) const {
                 " was switched on after the group was made: there is no max_exp_avg_sq");
     swapline::check(settings);
     update_.check(settings);
-    TORCH_CHECK(!settings.lr_tensor.defined() || update_.is_fused(settings),
-                "lr_tensor needs the fused kernel, and group ",
+    TORCH_CHECK(!settings.lr_tensor.defined() || update_.takes_tensor_lr(settings),
+                "lr_tensor needs a fused kernel that takes it, and ",
+                kernel_name(settings),
+                " that updates group ",
                 g,
-                " is updated by the portable one: set lr");
-    TORCH_CHECK(!scaling.is_used() || update_.is_fused(settings),
-                "grad_scale and found_inf need the fused kernel, and group ",
+                " does not: set lr");
+    TORCH_CHECK(!scaling.is_used() || update_.scales(settings),
+                "grad_scale and found_inf need a fused kernel that heeds them, and ",
+                kernel_name(settings),
+                " that updates group ",
                 g,
-                " is updated by the portable one: unscale the gradients and leave out the step "
-                "where one of them is not finite");
+                " does not: unscale the gradients and leave out the step where one of them is not "
+                "finite");
   }
+}
+
+std::string AdamRule::kernel_name(const AdamSettings& settings) const {
+  return update_.is_fused(settings) ? "the device's own" : "the portable one";
 }
 
 std::vector<StateRow> AdamRule::rows(size_t param) const {

@@ -7,6 +7,7 @@
 #include "swapline/optimizer/update_rule.h"
 
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace swapline::detail {
@@ -25,6 +26,7 @@ class AdamRule final : public UpdateRule {
 
   void add_param(const ListedParam& param) override;
   void truncate(size_t num_params) override { params_.resize(num_params); }
+  bool heeds_scaling() const override;
   void check(const GradScaling& scaling) const override;
   std::vector<StateRow> rows(size_t param) const override;
   StateShape shape(size_t param) const override;
@@ -46,6 +48,8 @@ class AdamRule final : public UpdateRule {
   const AdamSettings& settings(size_t param) const {
     return groups_->settings[params_[param].group];
   }
+
+  std::string kernel_name(const AdamSettings& settings) const;
 
   std::shared_ptr<const AdamGroups> groups_;
   AdamOptions options_;

@@ -1,7 +1,6 @@
 // Casts in, the kernel, casts out; nothing of it where all dtypes are one.
 #include "swapline/optimizer/adam_update.h"
 
-#include "swapline/optimizer/fused_adam.h"
 #include "swapline/optimizer/portable_adam.h"
 
 #include <algorithm>
@@ -54,8 +53,8 @@ Tensors cast(const Tensors& tensors, at::ScalarType dtype, Scratch& scratch) {
 AdamUpdate::AdamUpdate(c10::Device device, AdamKernel kernel)
     : device_(device),
       kernel_(kernel),
-      has_fused_adamw_(has_fused_adam(device, /*decoupled=*/true)),
-      has_fused_adam_(has_fused_adam(device, /*decoupled=*/false)) {}
+      fused_adamw_(device, /*decoupled=*/true),
+      fused_adam_(device, /*decoupled=*/false) {}
 
 void AdamUpdate::check(const AdamSettings& settings) const {
   TORCH_CHECK(kernel_ != AdamKernel::kFused || is_fused(settings),
@@ -63,12 +62,23 @@ void AdamUpdate::check(const AdamSettings& settings) const {
               device_,
               " has no ",
               settings.decoupled ? "_fused_adamw_" : "_fused_adam_",
-              ": set AdamOptions::kernel to kAuto or kPortable");
+              " of its own: set AdamOptions::kernel to kAuto or kPortable");
 }
 
 bool AdamUpdate::is_fused(const AdamSettings& settings) const {
-  return kernel_ != AdamKernel::kPortable &&
-         (settings.decoupled ? has_fused_adamw_ : has_fused_adam_);
+  return kernel_ != AdamKernel::kPortable && support(settings).runs();
+}
+
+bool AdamUpdate::takes_tensor_lr(const AdamSettings& settings) const {
+  return is_fused(settings) && support(settings).takes_tensor_lr();
+}
+
+bool AdamUpdate::scales(const AdamSettings& settings) const {
+  return is_fused(settings) && support(settings).scales();
+}
+
+FusedAdamSupport& AdamUpdate::support(const AdamSettings& settings) const {
+  return settings.decoupled ? fused_adamw_ : fused_adam_;
 }
 
 size_t AdamUpdate::scratch_bytes(const StateDtypes& dtypes,

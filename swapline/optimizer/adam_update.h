@@ -2,6 +2,7 @@
 #pragma once
 
 #include "swapline/optimizer/adam_batch.h"
+#include "swapline/optimizer/fused_adam.h"
 #include "swapline/optimizer/grad_scaling.h"
 #include "swapline/optimizer/scratch.h"
 #include "swapline/optimizer/state_dtypes.h"
@@ -36,6 +37,10 @@ class AdamUpdate {
   void check(const AdamSettings& settings) const;
   // Whether the update reads AdamOperands::step.
   bool is_fused(const AdamSettings& settings) const;
+  // Whether the learning rate may be a tensor on the device.
+  bool takes_tensor_lr(const AdamSettings& settings) const;
+  // Whether the kernel unscales gradients and leaves steps out. May block the calling thread, once.
+  bool scales(const AdamSettings& settings) const;
 
   // Scratch that the update of one element needs, times Scratch::padded().
   size_t scratch_bytes(const StateDtypes& dtypes,
@@ -69,10 +74,13 @@ class AdamUpdate {
               const GradScaling& scaling,
               Scratch& scratch);
 
+  FusedAdamSupport& support(const AdamSettings& settings) const;
+
   c10::Device device_;
   AdamKernel kernel_;
-  bool has_fused_adamw_;
-  bool has_fused_adam_;
+  // Mutable: they try when they are asked.
+  mutable FusedAdamSupport fused_adamw_;
+  mutable FusedAdamSupport fused_adam_;
   std::vector<Pending> pending_;
   int64_t num_launches_ = 0;
 };

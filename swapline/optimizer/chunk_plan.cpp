@@ -14,6 +14,9 @@ namespace {
 
 constexpr size_t kSlotAlignment = 512;  // what device allocators round to
 constexpr double kSlack = 0.002;        // of the step's time, spent on a smaller arena
+// Larger pieces are refused by some drivers, and by machines that have the memory but not at once.
+constexpr size_t kMostPinnedBytes = size_t{16} << 30;
+constexpr double kWasteAllowed = 0.0025;  // of pinned memory
 
 size_t round_up(size_t value, size_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -47,6 +50,16 @@ size_t part_bytes(const StateShape& shape, size_t unit_bytes) {
   }
   const size_t bytes = static_cast<size_t>(shape.split_elements) * shape.item_bytes;
   return std::min(all, std::lcm(bytes, unit_bytes));
+}
+
+// Bytes of a row that first fit fills of `capacity`, from shapes that come largest first.
+size_t filled_bytes(std::span<const StateShape> shapes, size_t unit_bytes, size_t capacity) {
+  size_t filled = 0;
+  for (const auto& shape : shapes) {
+    const size_t bytes = row_part(shape, unit_bytes);
+    filled += filled + bytes <= capacity ? bytes : 0;
+  }
+  return filled;
 }
 
 // Takes from `shapes` (largest first) what fits into `capacity`, by first fit.
@@ -86,6 +99,44 @@ bool is_fine(const Block& block) {
   return block.part_bytes == block.unit_bytes;
 }
 
+// The longest row such that all rows of a block fit into `bytes`.
+size_t row_capacity(const Rows& rows, size_t bytes) {
+  return bytes / rows.width() / kRowAlignment * kRowAlignment;
+}
+
+// How long the rows of the next block may be. A power of two is taken that is filled all but
+// kWasteAllowed, the largest such; else the one of which least is left empty.
+size_t next_capacity(std::span<const StateShape> shapes, size_t unit_bytes, size_t slab_bytes) {
+  const Rows rows = rows_of(shapes.front());
+  size_t remaining = 0;
+  for (const auto& shape : shapes) {
+    remaining += row_part(shape, unit_bytes);
+  }
+  if (remaining <= row_capacity(rows, slab_bytes)) {
+    return remaining;
+  }
+  const size_t largest = row_part(shapes.front(), unit_bytes);
+  size_t best = 0;
+  double best_waste = 1;
+  for (size_t bytes = slab_bytes; best == 0 || bytes <= kMostPinnedBytes; bytes *= 2) {
+    const size_t capacity = row_capacity(rows, bytes);
+    if (capacity < largest) {
+      continue;
+    }
+    const size_t filled = filled_bytes(shapes, unit_bytes, capacity);
+    const double waste =
+        1 - static_cast<double>(filled * rows.width()) / static_cast<double>(bytes);
+    if (waste <= std::max(best_waste, kWasteAllowed)) {
+      best = capacity;
+      best_waste = waste;
+    }
+    if (filled == remaining) {
+      break;
+    }
+  }
+  return best;
+}
+
 // Blocks for parameters that all have the same rows.
 void plan_alike(std::vector<StateShape> shapes, size_t slab_bytes, std::vector<Block>& blocks) {
   std::stable_sort(shapes.begin(), shapes.end(), [](const auto& a, const auto& b) {
@@ -94,14 +145,7 @@ void plan_alike(std::vector<StateShape> shapes, size_t slab_bytes, std::vector<B
   });
   const size_t unit_bytes = kSplitElements * widest_item(shapes);
   while (!shapes.empty()) {
-    size_t remaining = 0;
-    for (const auto& shape : shapes) {
-      remaining += row_part(shape, unit_bytes);
-    }
-    const size_t least = std::max(slab_bytes, std::bit_ceil(row_part(shapes.front(), unit_bytes)));
-    const size_t capacity =
-        remaining <= least ? remaining : std::max(least, std::bit_floor(remaining));
-    blocks.push_back(fill_block(shapes, unit_bytes, capacity));
+    blocks.push_back(fill_block(shapes, unit_bytes, next_capacity(shapes, unit_bytes, slab_bytes)));
     if (!is_fine(blocks.back())) {
       restore_order(blocks.back());
     }

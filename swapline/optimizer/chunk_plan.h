@@ -1,10 +1,10 @@
 // Where optimizer states lie in host memory, and the chunks in which they pass through the device.
 // Arithmetic only: no tensors, no memory.
 //
-// A block is one stretch of host memory per state, state-major: all of its parameters' exp_avg back
-// to back, then (elsewhere) all their exp_avg_sq, and so on; every row is laid out alike. Masters
-// are a last row, wider by a whole factor. A chunk is a range of a block's rows, so it moves with
-// one copy per row and direction.
+// A block is one stretch of host memory, state-major: all of its parameters' exp_avg back to back,
+// then all their exp_avg_sq, and so on; every row is laid out alike. Masters are a last row, wider
+// by a whole factor. A chunk is a range of a block's rows, so it moves with one copy per row and
+// direction.
 #pragma once
 
 #include "swapline/export.h"
@@ -20,6 +20,9 @@ namespace swapline {
 // body and its scalar tail differently: cut at multiples of 64 elements from the tensor's start,
 // the bits are those of the whole tensor.
 inline constexpr int64_t kSplitElements = 64;
+
+// Between two rows of a block, in bytes: what device and pinned allocators align to.
+inline constexpr size_t kRowAlignment = 512;
 
 // One parameter's states.
 struct StateShape {
@@ -61,6 +64,15 @@ struct Block {
   size_t part_bytes = 0;  // longest stretch of a row that stays whole; a multiple of unit_bytes
   size_t row_bytes = 0;   // of a moment's row; a multiple of unit_bytes
   std::vector<Placement> placements;  // by rising offset
+
+  // Where a row begins; a multiple of kRowAlignment.
+  size_t row_begin(int row) const { return row_stride() * static_cast<size_t>(row); }
+  size_t bytes() const { return row_stride() * rows.width(); }
+
+ private:
+  size_t row_stride() const {
+    return (row_bytes + kRowAlignment - 1) / kRowAlignment * kRowAlignment;
+  }
 };
 
 // A part of a parameter inside a chunk.
@@ -83,11 +95,12 @@ struct Chunk {
   size_t row_offset(int row) const { return bytes * static_cast<size_t>(row); }
 };
 
-// Packs the parameters into blocks whose rows fill a power of two from below (the sizes that pinned
-// memory comes in), falling to `slab_bytes`; what is left makes a last, smaller block. Parameters
-// with different rows never share a block. Where parts larger than kSplitElements stay whole, the
-// parameters keep their order: from layer to layer a model alternates between matrices whose update
-// takes long and such that are bound by their copies.
+// Packs the parameters into blocks whose rows together fill a power of two from below, as far as
+// the parameters' sizes allow: pinned memory comes in such sizes, of at least `slab_bytes` and,
+// unless a parameter needs more, at most 16 GiB. What is less than `slab_bytes` makes a last block.
+// Parameters with different rows never share a block. Where parts larger than kSplitElements stay
+// whole, the parameters keep their order: from layer to layer a model alternates between matrices
+// whose update takes long and such that are bound by their copies.
 SWAPLINE_API std::vector<Block> plan_blocks(std::span<const StateShape> shapes, size_t slab_bytes);
 
 struct ArenaOptions {

@@ -151,7 +151,7 @@ SwapPipeline::Cut OptimizerEngine::plan_cut(size_t slot_bytes, bool needs_scratc
   SwapPipeline::Cut cut;
   cut.slot_bytes = slot_bytes;
   if (shall_map() && !can_map_ && !host_->blocks().empty()) {
-    const std::string why = why_not_mapped(host_->row(0, 0).data(), device());
+    const std::string why = why_not_mapped(host_->memory(0).data(), device());
     can_map_ = why.empty();
     if (!*can_map_) {
       TORCH_WARN("virtual_optimizer_bytes: kernels of ",

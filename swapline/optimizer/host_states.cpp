@@ -17,28 +17,25 @@ void HostStates::add(std::span<const StateShape> shapes, size_t zeros_bytes) {
   }
   std::vector<Block> layouts = plan_blocks(shapes, context_->options().host.slab_bytes);
   std::vector<std::shared_ptr<Memory>> blocks;
-  size_t longest_row = 0;
+  size_t longest = 0;
   for (const auto& layout : layouts) {
     auto memory = std::make_shared<Memory>();
     memory->context = context_;
-    for (int row = 0; row < layout.rows.count(); ++row) {
-      const size_t bytes = layout.row_bytes * layout.rows.scale(row);
-      memory->rows.push_back(context_->host().allocate(bytes));
-      memory->rows.back().wait_for_uses();
-      longest_row = std::max(longest_row, bytes);
-    }
+    memory->bytes = context_->host().allocate(layout.bytes());
+    memory->bytes.wait_for_uses();
+    longest = std::max(longest, layout.bytes());
     blocks.push_back(std::move(memory));
   }
 
   auto& copies = context_->copies();
-  const auto zeros = at::zeros({static_cast<int64_t>(std::min(longest_row, zeros_bytes))},
+  const auto zeros = at::zeros({static_cast<int64_t>(std::min(longest, zeros_bytes))},
                                at::TensorOptions().dtype(at::kByte).device(context_->device()));
   context_->note_device_memory(zeros.storage(), MemoryKind::kOptimizerStates);
   const SharedEvent zeroed = record_event(copies.compute_stream());
   context_->order().make_wait(copies.d2h_stream(), *zeroed, Wait::kSwapOutAfterProducer);
   try {
-    for (size_t i = 0; i < blocks.size(); ++i) {
-      zero(*blocks[i], layouts[i], zeros);
+    for (const auto& block : blocks) {
+      zero(*block, zeros);
     }
   } catch (...) {
     copies.d2h_stream().synchronize();
@@ -74,24 +71,20 @@ bool HostStates::truncate(int64_t num_params) {
   return layouts_.size() < num_before;
 }
 
-void HostStates::zero(Memory& memory, const Block& layout, const at::Tensor& zeros) const {
+void HostStates::zero(Memory& memory, const at::Tensor& zeros) const {
   const size_t step = zeros.storage().nbytes();
-  for (int row = 0; row < layout.rows.count(); ++row) {
-    const size_t bytes = layout.row_bytes * layout.rows.scale(row);
-    for (size_t begin = 0; begin < bytes; begin += step) {
-      context_->copies().copy_out(zeros.storage(),
-                                  0,
-                                  memory.rows[static_cast<size_t>(row)],
-                                  begin,
-                                  std::min(step, bytes - begin));
-    }
+  const size_t all = memory.bytes.bytes();
+  for (size_t begin = 0; begin < all; begin += step) {
+    context_->copies().copy_out(
+        zeros.storage(), memory.bytes, {0, begin, std::min(step, all - begin)});
   }
 }
 
 at::Tensor HostStates::mapped(size_t block, int row, size_t begin, size_t bytes) const {
-  const std::shared_ptr<Memory>& memory = blocks_[block];
-  char* const data = static_cast<char*>(memory->rows[static_cast<size_t>(row)].data());
-  return map_pinned(data + begin, bytes, context_->device(), memory);
+  return map_pinned(data(block, layouts_[block].row_begin(row) + begin),
+                    bytes,
+                    context_->device(),
+                    blocks_[block]);
 }
 
 at::Tensor HostStates::tensor(int64_t param,
@@ -100,11 +93,16 @@ at::Tensor HostStates::tensor(int64_t param,
                               at::IntArrayRef strides,
                               at::ScalarType dtype) const {
   const Place& place = places_.at(param);
-  std::shared_ptr<Memory> memory = blocks_[place.block];
-  const size_t offset = place.offset_bytes * layouts_[place.block].rows.scale(row);
-  void* const data = static_cast<char*>(memory->rows[static_cast<size_t>(row)].data()) + offset;
+  const Block& layout = layouts_[place.block];
+  void* const begin =
+      data(place.block, layout.row_begin(row) + place.offset_bytes * layout.rows.scale(row));
+  // A storage of its own, as large as the tensor: whoever saves it saves no more.
   return at::from_blob(
-      data, sizes, strides, [memory](void*) {}, at::TensorOptions().dtype(dtype).device(at::kCPU));
+      begin,
+      sizes,
+      strides,
+      [memory = blocks_[place.block]](void*) {},
+      at::TensorOptions().dtype(dtype).device(at::kCPU));
 }
 
 }  // namespace swapline::detail

@@ -35,9 +35,8 @@ class HostStates {
   std::span<const Block> blocks() const { return layouts_; }
   size_t state_bytes() const { return state_bytes_; }  // of the elements, without padding
 
-  PinnedBuffer& row(size_t block, int row) {
-    return blocks_[block]->rows[static_cast<size_t>(row)];
-  }
+  // All rows of a block, where Block::row_begin() says.
+  PinnedBuffer& memory(size_t block) { return blocks_[block]->bytes; }
 
   // Bytes [begin, begin + bytes) of a row as a tensor of kByte that kernels of the device address.
   // Requires: why_not_mapped() of it is empty, and the host waits for those kernels.
@@ -53,15 +52,19 @@ class HostStates {
 
  private:
   struct Memory {
-    std::shared_ptr<SwapContext> context;  // owns the pool: must outlive the rows
-    std::vector<PinnedBuffer> rows;
+    std::shared_ptr<SwapContext> context;  // owns the pool: must outlive the bytes
+    PinnedBuffer bytes;
   };
   struct Place {
     size_t block;
     size_t offset_bytes;
   };
 
-  void zero(Memory& memory, const Block& layout, const at::Tensor& zeros) const;
+  void zero(Memory& memory, const at::Tensor& zeros) const;
+  // From the start of its block.
+  char* data(size_t block, size_t offset_bytes) const {
+    return static_cast<char*>(blocks_[block]->bytes.data()) + offset_bytes;
+  }
 
   std::shared_ptr<SwapContext> context_;
   std::vector<Block> layouts_;

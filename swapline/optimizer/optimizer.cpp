@@ -143,6 +143,12 @@ void Optimizer::update(const GradScaling& scaling) {
   }
 }
 
+bool Optimizer::heeds_scaling() const {
+  return std::all_of(engines_.begin(), engines_.end(), [](const auto& engine) {
+    return engine->rule().heeds_scaling();
+  });
+}
+
 void Optimizer::zero_grad(bool set_to_none) {
   const c10::NoGradGuard no_grad;
   for (const auto& engine : engines_) {

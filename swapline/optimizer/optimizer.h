@@ -72,6 +72,9 @@ class SWAPLINE_API Optimizer {
   // Calls `closure` once, with gradients enabled, then steps; returns what it gave, the loss.
   at::Tensor step(const Closure& closure, const GradScaling& scaling = {});
   void zero_grad(bool set_to_none = true);
+  // Whether step() takes GradScaling: a kernel may leave its arguments out, so that is tried, once,
+  // which blocks the calling thread.
+  bool heeds_scaling() const;
 
   // Called once in each step(), before it (the closure included) or after it; in the order they
   // were added. An exception from one before keeps the step from being done. The number removes it.

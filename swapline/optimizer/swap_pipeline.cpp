@@ -240,11 +240,10 @@ void SwapPipeline::load(Loaded loaded) {
   if (spans != nullptr) {
     spans->h2d.begin(h2d);
   }
-  copy_rows(chunks_[chunk], slot, /*out=*/false);
+  slot.loaded = copy_rows(chunks_[chunk], slot, /*out=*/false);
   if (spans != nullptr) {
     spans->h2d.end(h2d);
   }
-  slot.loaded = record_event(h2d);
   last_load_ = slot.loaded;
 }
 
@@ -303,40 +302,40 @@ void SwapPipeline::store(Loaded& loaded) {
   if (spans != nullptr) {
     spans->d2h.begin(d2h);
   }
-  copy_rows(chunks_[loaded.chunk], loaded.slot, /*out=*/true);
+  loaded.slot.stored = copy_rows(chunks_[loaded.chunk], loaded.slot, /*out=*/true);
   if (spans != nullptr) {
     spans->d2h.end(d2h);
   }
-  loaded.slot.stored = record_event(d2h);
   loaded.slot.loaded = nullptr;
   stored_[loaded.chunk] = loaded.slot.stored;
   last_store_ = loaded.slot.stored;
 }
 
-// One copy a row. A copy that is refused is tried once more: both directions can be repeated
-// without harm, and giving up in the middle of a step cannot be undone.
-void SwapPipeline::copy_rows(const Chunk& chunk, const Slot& slot, bool out) {
+// One copy a row, one event for all. Copies that are refused are tried once more: both directions
+// can be repeated without harm, and giving up in the middle of a step cannot be undone.
+SharedEvent SwapPipeline::copy_rows(const Chunk& chunk, const Slot& slot, bool out) {
   auto& copies = context_->copies();
-  const c10::Storage& storage = slot.bytes.storage();
-  for (int i = 0; i < chunk.rows.count(); ++i) {
-    PinnedBuffer& row = states_.row(chunk.block, i);
-    const size_t offset = chunk.row_offset(i);
-    const size_t begin = chunk.begin_bytes * chunk.rows.scale(i);
-    const size_t bytes = chunk.bytes * chunk.rows.scale(i);
-    const auto copy = [&] {
-      if (out) {
-        copies.copy_out(storage, offset, row, begin, bytes);
-      } else {
-        copies.copy_in(storage, offset, row, begin, bytes);
-      }
-    };
-    try {
-      copy();
-    } catch (const std::exception&) {
-      copy();
-    }
-    ++(out ? num_copies_out_ : num_copies_in_);
+  const Block& block = states_.blocks()[chunk.block];
+  std::vector<CopyRange> ranges;
+  for (int row = 0; row < chunk.rows.count(); ++row) {
+    const size_t scale = chunk.rows.scale(row);
+    ranges.push_back({chunk.row_offset(row),
+                      block.row_begin(row) + chunk.begin_bytes * scale,
+                      chunk.bytes * scale});
   }
+  PinnedBuffer& host = states_.memory(chunk.block);
+  const auto copy = [&] {
+    return out ? copies.copy_out(slot.bytes.storage(), host, ranges)
+               : copies.copy_in(slot.bytes.storage(), host, ranges);
+  };
+  SharedEvent done;
+  try {
+    done = copy();
+  } catch (const std::exception&) {
+    done = copy();
+  }
+  (out ? num_copies_out_ : num_copies_in_) += static_cast<int64_t>(ranges.size());
+  return done;
 }
 
 void SwapPipeline::drain() {

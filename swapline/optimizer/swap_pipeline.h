@@ -116,7 +116,7 @@ class SwapPipeline {
   void note_updated(Loaded loaded);
   void note_broken_update() noexcept;
   void store(Loaded& loaded);
-  void copy_rows(const Chunk& chunk, const Slot& slot, bool out);
+  SharedEvent copy_rows(const Chunk& chunk, const Slot& slot, bool out);
   void drop_unwanted(std::span<const size_t> chunks);
   void abandon() noexcept;
 

@@ -52,6 +52,8 @@ class UpdateRule {
   // Forgets the last ones.
   virtual void truncate(size_t num_params) = 0;
 
+  // Whether updates heed GradScaling. May block the calling thread, once.
+  virtual bool heeds_scaling() const { return false; }
   // The settings as they are now. Throws c10::Error for what is not allowed.
   virtual void check(const GradScaling& scaling) const = 0;
 

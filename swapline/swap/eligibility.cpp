@@ -1,12 +1,31 @@
 // The checks, cheapest first: this runs once a layer.
 #include "swapline/swap/eligibility.h"
 
+#include <algorithm>
+#include <array>
+
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/DispatchKeySet.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/core/impl/COW.h>
 
 namespace swapline {
 namespace {
+
+// torch_npu may keep a tensor in one of CANN's fractal formats (FRACTAL_NZ and others), whose bytes
+// are not those of the tensor's strides: a copy of them would be cast on its way.
+bool is_in_private_format(const at::Tensor& tensor) {
+  if (!tensor.is_privateuseone()) {
+    return false;
+  }
+  const auto format_of = c10::Dispatcher::singleton().findSchema({"npu::get_npu_format", ""});
+  if (!format_of) {
+    return false;
+  }
+  constexpr std::array<int64_t, 4> kPlain = {0, 1, 2, 30};  // NCHW, NHWC, ND, NCDHW
+  const int64_t format = format_of->typed<int64_t(const at::Tensor&)>().call(tensor);
+  return std::find(kPlain.begin(), kPlain.end(), format) == kPlain.end();
+}
 
 // Reasons that need no look at the storage; nullptr: none.
 const char* refuse_kind(const at::Tensor& tensor) {
@@ -29,6 +48,10 @@ const char* refuse_kind(const at::Tensor& tensor) {
   }
   if (!tensor.has_storage()) {
     return "it has no storage";
+  }
+  if (is_in_private_format(tensor)) {
+    return "its device keeps it in a private format (torch_npu's internal formats, such as "
+           "FRACTAL_NZ): torch_npu.npu_format_cast(tensor, 2) gives a plain one";
   }
   if (tensor.is_leaf() && tensor.requires_grad()) {
     return "it is a parameter";

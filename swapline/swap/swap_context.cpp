@@ -2,6 +2,8 @@
 // time, and what could not be swapped.
 #include "swapline/swap/swap_context.h"
 
+#include "swapline/swap/device_memory.h"
+
 #include <array>
 #include <deque>
 #include <mutex>
@@ -77,13 +79,14 @@ int64_t SwapContext::num_host_failures() const {
 }
 
 void SwapContext::release_later(c10::Storage storage, SharedEvent done, Wait why) {
+  detail::note_last_use(storage, copies_.compute_stream());
   const std::lock_guard lock(impl_->mutex);
   impl_->pending.push_back({std::move(storage), std::move(done), why});
 }
 
 void SwapContext::settle_done() {
   const std::lock_guard lock(impl_->mutex);
-  std::erase_if(impl_->pending, [](const auto& item) { return item.done->query(); });
+  std::erase_if(impl_->pending, [](const auto& item) { return is_done(item.done); });
 }
 
 void SwapContext::settle_all() {
@@ -92,6 +95,7 @@ void SwapContext::settle_all() {
   while (!impl_->pending.empty()) {
     const Impl::Pending& item = impl_->pending.front();
     order().make_wait(compute, *item.done, item.why);
+    detail::note_last_use(item.storage, compute);
     impl_->pending.pop_front();
   }
 }

@@ -1,14 +1,17 @@
 // What each transition does to storages and streams.
 #include "swapline/swap/swap_group.h"
 
+#include "swapline/swap/device_memory.h"
 #include "swapline/swap/eligibility.h"
-#include "swapline/swap/storage.h"
+#include "swapline/swap/tensor_view.h"
 #include "swapline/swap/transitions.h"
 
 #include <algorithm>
 #include <array>
 #include <set>
 #include <utility>
+
+#include <ATen/ops/empty.h>
 
 namespace swapline {
 
@@ -22,12 +25,9 @@ std::string_view residency_name(Residency residency) {
 }
 
 struct SwapGroup::Impl {
-  // One storage. `device` is empty while the bytes are on the host only (kDrop), or has 0 bytes
-  // (kInPlace).
+  // One storage.
   struct Part {
-    c10::Storage device;
-    size_t bytes = 0;
-    c10::Allocator* allocator = nullptr;
+    detail::DeviceMemory device;
     std::vector<PinnedBuffer> host;
   };
   struct Member {
@@ -51,7 +51,7 @@ struct SwapGroup::Impl {
     try {
       if (residency == Residency::kSwappingIn) {
         keep_until(in_done, Wait::kUseAfterSwapIn);
-      } else if (residency != Residency::kHost && out_done && !out_done->query()) {
+      } else if (residency != Residency::kHost && out_done && !is_done(out_done)) {
         keep_until(out_done, Wait::kReleaseAfterSwapOut);
       }
     } catch (...) {  // Only out of memory for the list itself gets here; a destructor cannot tell.
@@ -86,20 +86,19 @@ struct SwapGroup::Impl {
                 ", the context on ",
                 context.device());
     const c10::Storage& storage = tensor.storage();
-    const auto known = std::find_if(parts.begin(), parts.end(), [&](const Part& part) {
-      return part.device.unsafeGetStorageImpl() == storage.unsafeGetStorageImpl();
-    });
+    const auto known = std::find_if(
+        parts.begin(), parts.end(), [&](const Part& part) { return part.device.is_of(storage); });
     const auto index = static_cast<size_t>(known - parts.begin());
     if (known == parts.end()) {
-      parts.push_back({storage, storage.nbytes(), storage.allocator(), {}});
+      parts.push_back({detail::DeviceMemory(tensor, options.release), {}});
     }
     members.push_back({index, detail::TensorView(tensor), is_in_place() ? tensor : at::Tensor()});
   }
 
   void keep_until(const SharedEvent& done, Wait why) {
     for (const Part& part : parts) {
-      if (part.device) {
-        context.release_later(part.device, done, why);
+      if (part.device.is_there()) {
+        context.release_later(part.device.storage(), done, why);
       }
     }
   }
@@ -112,7 +111,7 @@ struct SwapGroup::Impl {
   void reserve_host() {
     std::vector<std::vector<PinnedBuffer>> buffers;
     for (const Part& part : parts) {
-      buffers.push_back(context.host().allocate_pieces(part.bytes));
+      buffers.push_back(context.host().allocate_pieces(part.device.bytes()));
     }
     for (size_t i = 0; i < parts.size(); ++i) {
       parts[i].host = std::move(buffers[i]);
@@ -125,8 +124,8 @@ struct SwapGroup::Impl {
     CopyStreams& copies = context.copies();
     size_t offset = 0;
     for (PinnedBuffer& piece : part.host) {
-      last = out ? copies.copy_out(device, offset, piece, 0, piece.bytes())
-                 : copies.copy_in(device, offset, piece, 0, piece.bytes());
+      const CopyRange range = {offset, 0, piece.bytes()};
+      last = out ? copies.copy_out(device, piece, range) : copies.copy_in(device, piece, range);
       offset += piece.bytes();
     }
   }
@@ -138,7 +137,7 @@ struct SwapGroup::Impl {
     SharedEvent last;
     try {
       for (Part& part : parts) {
-        copy(/*out=*/true, part.device, part, last);
+        copy(/*out=*/true, part.device.storage(), part, last);
       }
     } catch (...) {
       if (last) {
@@ -168,7 +167,7 @@ struct SwapGroup::Impl {
         }
       }
       // Each tensor holds its storage once; so does the part.
-      const size_t holders = parts[i].device.use_count();
+      const size_t holders = parts[i].device.num_holders();
       TORCH_CHECK(holders <= ours.size() + 1,
                   "SwapGroup '",
                   options.label,
@@ -180,19 +179,16 @@ struct SwapGroup::Impl {
 
   // The memory of each part leaves the group; the caller decides when it dies.
   std::vector<c10::Storage> take_device_memory() {
+    const c10::Stream compute = context.copies().compute_stream();
     std::vector<c10::Storage> memory;
     for (Part& part : parts) {
-      if (is_in_place()) {
-        memory.push_back(detail::empty_storage(part.device));
-      } else {
-        memory.push_back(std::exchange(part.device, c10::Storage()));
-      }
+      memory.push_back(part.device.let_go(compute));
     }
     return memory;
   }
 
   size_t let_go() {
-    if (out_done && !out_done->query()) {
+    if (out_done && !is_done(out_done)) {
       context.wait_on_compute(*out_done, Wait::kReleaseAfterSwapOut);
     } else {
       out_done = nullptr;
@@ -207,7 +203,7 @@ struct SwapGroup::Impl {
   void start_copies_in() {
     std::vector<c10::Storage> memory;
     for (const Part& part : parts) {
-      memory.push_back(detail::allocate_storage(part.allocator, context.device(), part.bytes));
+      memory.push_back(part.device.allocate());
       context.note_device_memory(memory.back(), options.kind);
     }
     CopyStreams& copies = context.copies();
@@ -231,11 +227,7 @@ struct SwapGroup::Impl {
     }
     in_done = last;
     for (size_t i = 0; i < parts.size(); ++i) {
-      if (is_in_place()) {
-        detail::refill_storage(parts[i].device, memory[i]);
-      } else {
-        parts[i].device = memory[i];
-      }
+      parts[i].device.put_back(memory[i]);
     }
   }
 };
@@ -249,7 +241,7 @@ SwapGroup::SwapGroup(SwapContext& context,
     impl_->add(tensor);
   }
   for (const Impl::Part& part : impl_->parts) {
-    context.note_device_memory(part.device, impl_->options.kind);
+    context.note_device_memory(part.device.storage(), impl_->options.kind);
   }
 }
 
@@ -273,7 +265,7 @@ const std::string& SwapGroup::label() const {
 size_t SwapGroup::bytes() const {
   size_t total = 0;
   for (const Impl::Part& part : impl().parts) {
-    total += part.bytes;
+    total += part.device.bytes();
   }
   return total;
 }
@@ -295,7 +287,7 @@ bool SwapGroup::swap_out() {
 }
 
 bool SwapGroup::is_swap_out_done() const {
-  return impl().out_done == nullptr || impl().out_done->query();
+  return impl().out_done == nullptr || is_done(impl().out_done);
 }
 
 size_t SwapGroup::release_device_storage() {
@@ -332,6 +324,11 @@ void SwapGroup::wait_swap_in() {
   Impl& group = impl();
   const Transition& transition = group.require(Call::kWaitSwapIn);
   group.context.wait_on_compute(*group.in_done, Wait::kUseAfterSwapIn);
+  // It was allocated on the stream that was current at swap_in(), and whoever frees it need not
+  // know.
+  for (const Impl::Part& part : group.parts) {
+    detail::note_last_use(part.device.storage(), group.context.copies().compute_stream());
+  }
   // The copies in came after the copies out: compute is behind both now.
   group.out_done = nullptr;
   group.residency = transition.to;
@@ -367,8 +364,9 @@ std::vector<at::Tensor> SwapGroup::tensors() const {
               residency_name(group.residency));
   std::vector<at::Tensor> found;
   for (const Impl::Member& member : group.members) {
-    found.push_back(group.is_in_place() ? member.tensor
-                                        : member.view.over(group.parts[member.part].device));
+    found.push_back(group.is_in_place()
+                        ? member.tensor
+                        : member.view.over(group.parts[member.part].device.storage()));
   }
   return found;
 }
@@ -379,7 +377,8 @@ std::vector<at::Tensor> SwapGroup::host_tensors() {
   std::vector<c10::Storage> storages;
   for (Impl::Part& part : group.parts) {
     storages.push_back(
-        detail::allocate_storage(c10::GetAllocator(c10::kCPU), c10::kCPU, part.bytes));
+        at::empty({static_cast<int64_t>(part.device.bytes())}, at::TensorOptions().dtype(at::kByte))
+            .storage());
     auto* to = static_cast<char*>(storages.back().mutable_data());
     for (PinnedBuffer& piece : part.host) {
       piece.wait_for_uses();
@@ -402,7 +401,7 @@ bool SwapGroup::is_held_elsewhere() const {
         ours.insert(member.tensor.unsafeGetTensorImpl());
       }
     }
-    if (group.parts[i].device && group.parts[i].device.use_count() > ours.size() + 1) {
+    if (group.parts[i].device.num_holders() > ours.size() + 1) {
       return true;
     }
   }
@@ -414,8 +413,8 @@ bool SwapGroup::is_held_elsewhere() const {
 std::vector<c10::Storage> SwapGroup::device_storages() const {
   std::vector<c10::Storage> found;
   for (const Impl::Part& part : impl().parts) {
-    if (part.device && part.device.nbytes() > 0) {
-      found.push_back(part.device);
+    if (part.device.is_there()) {
+      found.push_back(part.device.storage());
     }
   }
   return found;

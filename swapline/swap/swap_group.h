@@ -75,7 +75,8 @@ class SWAPLINE_API SwapGroup {
   // Allocates on the compute stream and starts the copies back. kHost to kSwappingIn. Throws what
   // the allocation or a copy throws; still kHost then, and may be tried again.
   void swap_in();
-  // Makes the compute stream wait for the copies back. kSwappingIn to kDevice. The host copy stays.
+  // Makes the compute stream wait for the copies back: the tensors are used on it from now on.
+  // kSwappingIn to kDevice. The host copy stays.
   void wait_swap_in();
   // Lets go of device memory whose host copy is still good (swapped in or recalled, not written to
   // since): no copy out is needed. kDevice to kHost.

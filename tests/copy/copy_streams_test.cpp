@@ -35,9 +35,9 @@ TEST_F(CopyStreamsTest, BytesAtOddOffsetsComeBackExactly) {
   PinnedBuffer host = pool.allocate(4000);
   order(copies.d2h_stream(), copies.compute_stream());
   order(copies.h2d_stream(), copies.compute_stream());
-  const SharedEvent out = copies.copy_out(source.storage(), 4, host, 13, 3976);
+  const SharedEvent out = copies.copy_out(source.storage(), host, {4, 13, 3976});
   out->block(copies.h2d_stream());
-  copies.copy_in(target.storage(), 4, host, 13, 3976)->block(copies.compute_stream());
+  copies.copy_in(target.storage(), host, {4, 13, 3976})->block(copies.compute_stream());
   EXPECT_TRUE(testing::same_bits(target.slice(0, 1, 995), source.slice(0, 1, 995)));
   EXPECT_EQ(target[0].item<float>(), 0);
   EXPECT_EQ(target[995].item<float>(), 0);
@@ -53,7 +53,7 @@ TEST_F(CopyStreamsTest, CopiesRunOnTheirOwnStreamsAndDoNotBlockTheHost) {
   const at::Tensor source = random_tensor({1 << 20}, 1);
   PinnedBuffer host = pool.allocate(source.nbytes());
   order(copies.d2h_stream(), copies.compute_stream());
-  const SharedEvent done = copies.copy_out(source.storage(), 0, host, 0, source.nbytes());
+  const SharedEvent done = copies.copy_out(source.storage(), host, {0, 0, source.nbytes()});
   EXPECT_FALSE(done->query());
   EXPECT_TRUE(copies.compute_stream().query());
   EXPECT_NE(copies.d2h_stream(), copies.h2d_stream());
@@ -68,8 +68,8 @@ TEST_F(CopyStreamsTest, NoTensorSeesAVersionChange) {
   const auto version = tensor._version();
   PinnedBuffer host = pool.allocate(tensor.nbytes());
   order(copies.d2h_stream(), copies.compute_stream());
-  copies.copy_out(tensor.storage(), 0, host, 0, tensor.nbytes())->block(copies.h2d_stream());
-  copies.copy_in(tensor.storage(), 0, host, 0, tensor.nbytes())->block(copies.compute_stream());
+  copies.copy_out(tensor.storage(), host, {0, 0, tensor.nbytes()})->block(copies.h2d_stream());
+  copies.copy_in(tensor.storage(), host, {0, 0, tensor.nbytes()})->block(copies.compute_stream());
   EXPECT_EQ(tensor._version(), version);
 }
 
@@ -78,10 +78,10 @@ TEST_F(CopyStreamsTest, RangesOutsideAreRefused) {
   CopyStreams copies(device());
   const at::Tensor tensor = random_tensor({64}, 1);
   PinnedBuffer host = pool.allocate(256);
-  EXPECT_THROW(copies.copy_out(tensor.storage(), 4, host, 0, tensor.nbytes()), c10::Error);
-  EXPECT_THROW(copies.copy_in(tensor.storage(), 0, host, 1, 256), c10::Error);
+  EXPECT_THROW(copies.copy_out(tensor.storage(), host, {4, 0, tensor.nbytes()}), c10::Error);
+  EXPECT_THROW(copies.copy_in(tensor.storage(), host, {0, 1, 256}), c10::Error);
   const at::Tensor elsewhere = random_tensor({64}, 1, device(1));
-  EXPECT_THAT(message_of([&] { copies.copy_out(elsewhere.storage(), 0, host, 0, 4); }),
+  EXPECT_THAT(message_of([&] { copies.copy_out(elsewhere.storage(), host, {0, 0, 4}); }),
               HasSubstr("the storage is on"));
 }
 
@@ -102,11 +102,11 @@ void reuse_a_buffer_in_flight(const std::shared_ptr<StreamOrder>& order) {
   PinnedBuffer host = pool.allocate(first.nbytes());
   record_event(copies.compute_stream())->block(copies.d2h_stream());
   record_event(copies.compute_stream())->block(copies.h2d_stream());
-  copies.copy_out(first.storage(), 0, host, 0, first.nbytes())->block(copies.h2d_stream());
-  const SharedEvent read = copies.copy_in(first.storage(), 0, host, 0, first.nbytes());
+  copies.copy_out(first.storage(), host, {0, 0, first.nbytes()})->block(copies.h2d_stream());
+  const SharedEvent read = copies.copy_in(first.storage(), host, {0, 0, first.nbytes()});
   host = PinnedBuffer();
   PinnedBuffer again = pool.allocate(second.nbytes());
-  const SharedEvent out = copies.copy_out(second.storage(), 0, again, 0, second.nbytes());
+  const SharedEvent out = copies.copy_out(second.storage(), again, {0, 0, second.nbytes()});
   read->synchronize();
   out->synchronize();
 }
@@ -131,10 +131,10 @@ TEST_F(CopyStreamsTest, AFailedCopyIsReportedAndTheNextOneWorks) {
   faults.fail_copy = 0;
   set_faults(faults);
   order(copies.d2h_stream(), copies.compute_stream());
-  EXPECT_ANY_THROW(copies.copy_out(tensor.storage(), 0, host, 0, tensor.nbytes()));
+  EXPECT_ANY_THROW(copies.copy_out(tensor.storage(), host, {0, 0, tensor.nbytes()}));
   EXPECT_TRUE(host.uses().empty());
   EXPECT_EQ(copies.stats().num_copies_out, 0);
-  copies.copy_out(tensor.storage(), 0, host, 0, tensor.nbytes())->synchronize();
+  copies.copy_out(tensor.storage(), host, {0, 0, tensor.nbytes()})->synchronize();
   EXPECT_EQ(std::memcmp(host.data(), tensor.cpu().data_ptr(), tensor.nbytes()), 0);
 }
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include <c10/core/Allocator.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/Event.h>
 
 namespace swapline {
@@ -30,15 +30,12 @@ class HostPoolTest : public testing::SimTest {
   }
   // A device storage whose copy out keeps `buffer` busy in virtual time.
   static SharedEvent copy_into(CopyStreams& copies, PinnedBuffer& buffer) {
-    auto* allocator = c10::GetAllocator(device().type());
-    const c10::Storage storage(c10::Storage::use_byte_size_t(),
-                               buffer.bytes(),
-                               allocator->allocate(buffer.bytes()),
-                               allocator,
-                               true);
+    const c10::Storage storage = at::empty({static_cast<int64_t>(buffer.bytes())},
+                                           at::TensorOptions().dtype(at::kByte).device(device()))
+                                     .storage();
     const SharedEvent written = record_event(copies.compute_stream());
     written->block(copies.d2h_stream());
-    SharedEvent done = copies.copy_out(storage, 0, buffer, 0, buffer.bytes());
+    SharedEvent done = copies.copy_out(storage, buffer, {0, 0, buffer.bytes()});
     done->block(copies.compute_stream());
     return done;
   }
@@ -73,9 +70,7 @@ TEST_F(HostPoolTest, SteadyWorkPinsNothingAfterItsFirstRound) {
 
 TEST_F(HostPoolTest, ChangingSizesPinNothingOnceTheLargestWasSeen) {
   HostPool pool(device(), small_slabs());
-  {
-    const PinnedBuffer largest = pool.allocate(900'000);
-  }
+  { const PinnedBuffer largest = pool.allocate(900'000); }
   for (size_t bytes = 900'000; bytes > 1000; bytes = bytes * 9 / 10) {
     const PinnedBuffer buffer = pool.allocate(bytes);
   }

@@ -283,7 +283,7 @@ TEST_F(GradScalingTest, ThePortableKernelRefusesWhatOnlyTheFusedOneCan) {
               ::testing::HasSubstr("unscale the gradients"));
   adam.settings(0).lr_tensor = on_device(0.1F);
   EXPECT_THAT(message_of([&] { adam.step(); }),
-              ::testing::HasSubstr("lr_tensor needs the fused kernel"));
+              ::testing::HasSubstr("lr_tensor needs a fused kernel"));
   adam.settings(0).lr_tensor = at::full({2}, 0.1F);
   EXPECT_THAT(message_of([&] { adam.step(); }),
               ::testing::HasSubstr("lr_tensor must be one float"));

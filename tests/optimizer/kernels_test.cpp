@@ -14,7 +14,7 @@ namespace swapline::testing {
 namespace {
 
 using detail::AdamUpdate;
-using detail::has_fused_adam;
+using detail::FusedAdamSupport;
 
 constexpr int kNumSteps = 20;
 const c10::Device kWithoutFused(c10::kMeta);
@@ -102,9 +102,12 @@ TEST_F(KernelsTest, SettingsMayComeToNeedMoreScratchBetweenSteps) {
 
 TEST_F(KernelsTest, TheFusedKernelIsAskedForByDispatchKey) {
   for (const bool decoupled : {true, false}) {
-    EXPECT_TRUE(has_fused_adam(device(), decoupled));
-    EXPECT_TRUE(has_fused_adam(c10::Device(c10::kCPU), decoupled));
-    EXPECT_FALSE(has_fused_adam(kWithoutFused, decoupled));
+    for (const c10::Device each : {device(), c10::Device(c10::kCPU)}) {
+      FusedAdamSupport support(each, decoupled);
+      EXPECT_TRUE(support.runs() && support.takes_tensor_lr() && support.scales()) << each;
+    }
+    FusedAdamSupport none(kWithoutFused, decoupled);
+    EXPECT_FALSE(none.runs() || none.takes_tensor_lr() || none.scales());
     AdamSettings settings;
     settings.decoupled = decoupled;
     EXPECT_TRUE(AdamUpdate(device(), AdamKernel::kAuto).is_fused(settings));

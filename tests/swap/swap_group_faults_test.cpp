@@ -39,7 +39,9 @@ TEST_F(SwapFaultsTest, WithoutHostMemoryTheTensorsStayOnTheDevice) {
 }
 
 TEST_F(SwapFaultsTest, AFailedPinIsTriedAgainByTheNextSwapOut) {
-  SwapContext context(device());
+  SwapContextOptions options;
+  options.host.slab_bytes = kBytes;  // what is refused is not asked for by halves
+  SwapContext context(device(), options);
   SwapGroup group(context, made());
   sim::Faults faults;
   faults.fail_pinned_allocation = 0;

@@ -4,7 +4,6 @@
 
 #include <utility>
 
-#include <ATen/ops/from_blob.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -24,7 +23,8 @@ CountsCopy CountCopies::start(const at::Tensor& ends) const {
   copy.buffer_.wait_for_uses();
   record_event(current_stream_of(ends))->block(stream_);
   const c10::StreamGuard on_stream(stream_);
-  at::from_blob(copy.buffer_.data(), ends.sizes(), at::TensorOptions().dtype(ends.dtype()))
+  copy.buffer_.bytes_at(0, ends.nbytes())
+      .view(ends.scalar_type())
       .copy_(ends, /*non_blocking=*/true);
   copy.buffer_.add_use(record_event(stream_));
   return copy;
@@ -39,8 +39,7 @@ CountsCopy::~CountsCopy() {
 std::vector<int64_t> CountsCopy::read() {
   buffer_.wait_for_uses();
   const at::Tensor ends =
-      at::from_blob(buffer_.data(), ends_.sizes(), at::TensorOptions().dtype(ends_.dtype()))
-          .to(at::kLong);
+      buffer_.bytes_at(0, ends_.nbytes()).view(ends_.scalar_type()).to(at::kLong);
   std::vector<int64_t> counts;
   int64_t begin = 0;
   for (int64_t expert = 0; expert < ends.size(0); ++expert) {

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from swapline import _core
@@ -133,6 +134,14 @@ class Adam(SwapOptimizer):
         }
         super().__init__(params, defaults, SwapOptions(**swap_options), context)
 
+    def _fused_support(self) -> list["_core.FusedAdamSupport"]:
+        """What each device of the parameters makes of torch's fused kernel; each is tried once."""
+        decoupled = bool(self.defaults["decoupled_weight_decay"])
+        for device in {param.device for param in self._params()}:
+            if device not in self._tried:
+                self._tried[device] = _core.FusedAdamSupport(device, decoupled)
+        return list(self._tried.values())
+
     def _kernel(self) -> "_core.AdamKernel":
         if self.defaults["fused"]:
             return _KERNELS.FUSED
@@ -145,12 +154,11 @@ class Adam(SwapOptimizer):
 
     def _is_fused(self) -> bool:
         if self._kernel() == _KERNELS.AUTO:
-            decoupled = bool(self.defaults["decoupled_weight_decay"])
-            devices = {param.device for param in self._params()}
-            return all(_core.has_fused_adam(device, decoupled) for device in devices)
+            return all(support.runs() for support in self._fused_support())
         return self._kernel() == _KERNELS.FUSED
 
     def _build(self) -> None:
+        self._tried: dict[torch.device, _core.FusedAdamSupport] = {}
         super()._build()
         name = "fused" if self._is_fused() else "foreach"
         for flags in (self.defaults, *self.param_groups):
@@ -158,7 +166,7 @@ class Adam(SwapOptimizer):
                 flags[name] = True
 
     def _supports_amp_scaling(self) -> bool:
-        return self._is_fused()
+        return self._engine is not None and self._engine.core.heeds_scaling()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         for name in ("fused", "foreach"):

@@ -46,6 +46,12 @@ class SwapOptimizer(Optimizer):
     def _supports_amp_scaling(self) -> bool:
         return False
 
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Read by torch.amp.GradScaler: whether step() takes scaled gradients as they are. Where it
+        does not, the scaler unscales them and leaves steps out itself."""
+        return self._supports_amp_scaling()
+
     # The engine.
 
     def _make_engine(self, groups: list[dict[str, Any]]) -> Engine | None:
@@ -58,8 +64,6 @@ class SwapOptimizer(Optimizer):
     def _build(self) -> None:
         self._engine = self._make_engine(self.param_groups)
         self._is_built = True
-        # Read by torch.amp.GradScaler.
-        self._step_supports_amp_scaling = self._supports_amp_scaling()
 
     def _rebuild(self, groups: list[dict[str, Any]]) -> None:
         """For groups that the engine was not made for. Nothing is changed if it throws."""

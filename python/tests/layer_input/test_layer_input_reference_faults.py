@@ -145,6 +145,7 @@ def test_f11_a_model_leaves_nothing_to_the_next_one(way):
         dropped = first(batches(1)[0])
     gone = weakref.ref(first)
     del first, dropped
+    torch.sim.synchronize()
     gc.collect()
     assert gone() is None
     expected = make_model(1)

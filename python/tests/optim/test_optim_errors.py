@@ -234,7 +234,7 @@ def test_states_beyond_this_machines_memory_are_refused_before_anything_is_chang
     train(ours, params, 1)
     pinned = swapline.sim.pinned_memory()["allocated_bytes"]
     too_large = torch.empty(1 << 35, device=DEVICE, requires_grad=True)  # 256 GiB of states
-    free = r"host memory: cannot pin 128.0 GiB, only .* are free under"
+    free = r"host memory: cannot pin 256.0 GiB, only .* are free under"
     with pytest.raises(swapline.HostMemoryError, match=free):
         ours.add_param_group({"params": [too_large]})
     with pytest.raises(swapline.HostMemoryError, match=free):

@@ -1,0 +1,77 @@
+// Private torch API, each with its reason.
+#include "swapline/swap/device_memory.h"
+
+#include <utility>
+
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+namespace swapline::detail {
+namespace {
+
+// Backends may have storages of a kind of their own and cast to it unasked, as torch_npu does: only
+// this call makes one of the device's kind.
+c10::Storage make_storage(c10::DataPtr memory,
+                          size_t bytes,
+                          c10::Allocator* allocator,
+                          c10::Device device) {
+  return c10::Storage(c10::make_storage_impl(c10::StorageImpl::use_byte_size_t(),
+                                             bytes,
+                                             std::move(memory),
+                                             allocator,
+                                             /*resizable=*/true,
+                                             device));
+}
+
+}  // namespace
+
+void note_last_use(const c10::Storage& memory, const c10::Stream& last_use) {
+  if (memory && memory.nbytes() > 0) {
+    c10::impl::VirtualGuardImpl(memory.device_type())
+        .recordDataPtrOnStream(memory.data_ptr(), last_use);
+  }
+}
+
+DeviceMemory::DeviceMemory(const at::Tensor& tensor, Release release)
+    : release_(release),
+      view_(tensor),
+      bytes_(tensor.storage().nbytes()),
+      allocator_(tensor.storage().allocator()),
+      device_(tensor.device()),
+      storage_(tensor.storage()) {}
+
+c10::Storage DeviceMemory::let_go(const c10::Stream& last_use) {
+  note_last_use(storage_, last_use);
+  if (release_ == Release::kDrop) {
+    return std::exchange(storage_, c10::Storage());
+  }
+  // No public call takes memory out from under live tensors without copying it.
+  c10::StorageImpl* impl = storage_.unsafeGetStorageImpl();
+  c10::DataPtr memory = impl->set_data_ptr(c10::DataPtr(nullptr, impl->device()));
+  impl->set_nbytes(0);
+  return make_storage(std::move(memory), bytes_, allocator_, device_);
+}
+
+c10::Storage DeviceMemory::allocate() const {
+  const c10::DeviceGuard on_device(device_);
+  c10::Storage memory = make_storage(allocator_->allocate(bytes_), bytes_, allocator_, device_);
+  // Looked at as the tensor it will be before it is looked at as bytes: torch_npu describes a
+  // storage by the first look.
+  view_.over(memory);
+  return memory;
+}
+
+void DeviceMemory::put_back(const c10::Storage& memory) {
+  if (release_ == Release::kDrop) {
+    storage_ = memory;
+    return;
+  }
+  // The counterpart of let_go(): the tensors see the same StorageImpl filled again.
+  c10::StorageImpl* from = memory.unsafeGetStorageImpl();
+  c10::StorageImpl* impl = storage_.unsafeGetStorageImpl();
+  impl->set_data_ptr_noswap(from->set_data_ptr(c10::DataPtr(nullptr, from->device())));
+  from->set_nbytes(0);
+  impl->set_nbytes(bytes_);
+}
+
+}  // namespace swapline::detail
