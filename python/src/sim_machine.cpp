@@ -62,6 +62,7 @@ void bind_options(py::module_& module) {
       .def_readwrite("fail_pinned_allocation", &Faults::fail_pinned_allocation)
       .def_readwrite("fail_copy", &Faults::fail_copy)
       .def_readwrite("fail_launch", &Faults::fail_launch)
+      .def_readwrite("lose_devices", &Faults::lose_devices)
       .def_readwrite("copy_slowdown", &Faults::copy_slowdown)
       .def_readwrite("copy_jitter", &Faults::copy_jitter)
       .def_readwrite("seed", &Faults::seed);
@@ -76,6 +77,8 @@ void bind_options(py::module_& module) {
       .def_readwrite("check_races", &SimulatorOptions::check_races)
       .def_readwrite("late_copies", &SimulatorOptions::late_copies)
       .def_readwrite("trace", &SimulatorOptions::trace)
+      .def_readwrite("log", &SimulatorOptions::log)
+      .def_readwrite("round_pinned", &SimulatorOptions::round_pinned)
       .def_readwrite("watch_host_ops", &SimulatorOptions::watch_host_ops)
       .def_readwrite("faults", &SimulatorOptions::faults);
   module.def("options", [] { return sim::simulator().options(); });
@@ -149,6 +152,8 @@ py::dict counters(int device) {
   dict["num_exchanges"] = counters.num_exchanges;
   dict["bytes_exchanged"] = counters.bytes_exchanged;
   dict["num_streams"] = counters.num_streams;
+  dict["num_host_waits"] = counters.num_host_waits;
+  dict["num_blocking_copies"] = counters.num_blocking_copies;
   return dict;
 }
 
@@ -208,6 +213,10 @@ void bind_time(py::module_& module) {
         sim::simulator().name_stream(device, stream, std::move(name));
       },
       ReleaseGil());
+  module.def(
+      "log_lines", [] { return sim::simulator().log_lines(); }, ReleaseGil());
+  module.def(
+      "clear_log", [] { sim::simulator().clear_log(); }, ReleaseGil());
   module.def(
       "trace_json", [] { return sim::simulator().trace_json(); }, ReleaseGil());
   module.def(

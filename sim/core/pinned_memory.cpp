@@ -1,6 +1,7 @@
 #include "sim/core/pinned_memory.h"
 
 #include <algorithm>
+#include <bit>
 #include <new>
 #include <stdexcept>
 
@@ -16,6 +17,9 @@ PinnedMemory::~PinnedMemory() {
 
 void* PinnedMemory::allocate(size_t bytes) {
   bytes = std::max<size_t>(bytes, 1);
+  if (rounds_) {
+    bytes = std::bit_ceil(bytes);
+  }
   const int protection = accessible_ ? PROT_READ | PROT_WRITE : PROT_NONE;
   const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
   void* data = mmap(nullptr, bytes, protection, flags, -1, 0);

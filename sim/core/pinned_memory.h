@@ -1,4 +1,5 @@
-// Pinned host memory of the simulated machine: exact sizes, page-aligned, nothing cached.
+// Pinned host memory of the simulated machine: exact sizes or powers of two, page-aligned, nothing
+// cached.
 // Not thread-safe.
 #pragma once
 
@@ -12,7 +13,9 @@ namespace swapline::sim {
 
 class PinnedMemory {
  public:
-  explicit PinnedMemory(bool accessible) : accessible_(accessible) {}
+  // `rounds`: every allocation takes a power of two.
+  explicit PinnedMemory(bool accessible, bool rounds = false)
+      : accessible_(accessible), rounds_(rounds) {}
   ~PinnedMemory();
   PinnedMemory(const PinnedMemory&) = delete;
   PinnedMemory& operator=(const PinnedMemory&) = delete;
@@ -30,6 +33,7 @@ class PinnedMemory {
 
  private:
   bool accessible_;
+  bool rounds_;
   std::map<uintptr_t, size_t> blocks_;  // begin -> bytes
   PinnedMemoryStats stats_;
 };

@@ -17,7 +17,9 @@ constexpr Nanos kQueryTime = 100;
 }  // namespace
 
 Simulator::Impl::Impl(SimulatorOptions given)
-    : options(std::move(given)), devices(options.num_devices), pinned(!options.dry_run) {
+    : options(std::move(given)),
+      devices(options.num_devices),
+      pinned(!options.dry_run, options.round_pinned) {
   actors.emplace_back(0, kHost);
   for (int index = 0; index < options.num_devices; ++index) {
     Stream stream;
@@ -77,7 +79,7 @@ void Simulator::Impl::note(Actor actor,
                            std::string_view op,
                            const Access& access) {
   conflicts.clear();
-  log.note({actor, tick, &clock, op}, access, conflicts);
+  accesses.note({actor, tick, &clock, op}, access, conflicts);
   for (const AccessLog::Conflict& conflict : conflicts) {
     report({describe(conflict.first_actor, conflict.first_op, conflict.first_is_write),
             describe(actor, op, access.is_write),
@@ -105,6 +107,13 @@ void Simulator::Impl::host_learns(const VectorClock& clock) {
   late.demand(host_clock);
 }
 
+void Simulator::Impl::note_host_wait(int index, const std::string& for_what) {
+  ++device(index).counters.num_host_waits;
+  if (options.log) {
+    log.say("HOSTWAIT", for_what);
+  }
+}
+
 void Simulator::Impl::host_waits(int index, Nanos until, const VectorClock& clock) {
   host_spends(index, "wait", until - device(index).host);
   host_learns(clock);
@@ -126,7 +135,12 @@ std::shared_ptr<EventState> Simulator::Impl::record(int device_index, StreamId i
   enqueue(source);
   // Reached by the stream no earlier than the host enqueued it.
   const Nanos at = std::max(source.time, device(device_index).host);
-  return std::make_shared<EventState>(EventState{device_index, at, source.clock});
+  const int number = options.log ? num_events++ : 0;
+  if (options.log) {
+    log.say("record", log_name(source) + " e" + std::to_string(number));
+  }
+  return std::make_shared<EventState>(
+      EventState{device_index, at, source.clock, source.actor, number});
 }
 
 bool Simulator::Impl::is_done(const EventState& event) {
@@ -147,6 +161,12 @@ void Simulator::Impl::wait_for_device(int index) {
     all.join(each.clock);
   }
   host_waits(index, until, all);
+}
+
+void Simulator::Impl::check_not_lost() const {
+  if (options.faults.lose_devices) {
+    throw DeviceLost("the device is lost (injected fault)");
+  }
 }
 
 bool Simulator::Impl::is_faulty(int64_t& countdown) {
@@ -184,40 +204,57 @@ StreamId Simulator::new_stream(int device) {
 
 void Simulator::synchronize_stream(int device, StreamId stream) {
   const std::lock_guard lock(impl_->mutex);
+  impl_->check_not_lost();
   Stream& waited = impl_->stream(device, stream);
+  impl_->note_host_wait(device, "stream " + log_name(waited));
   impl_->host_waits(device, waited.time, waited.clock);
 }
 
 void Simulator::synchronize_device(int device) {
   const std::lock_guard lock(impl_->mutex);
+  impl_->check_not_lost();
+  impl_->note_host_wait(device, "device " + std::to_string(device));
   impl_->wait_for_device(device);
 }
 
 bool Simulator::is_stream_done(int device, StreamId stream) const {
   const std::lock_guard lock(impl_->mutex);
+  impl_->check_not_lost();
   const Stream& queried = impl_->stream(device, stream);
   return impl_->is_done({device, queried.time, queried.clock});
 }
 
 std::shared_ptr<EventState> Simulator::record(int device, StreamId stream) {
   const std::lock_guard lock(impl_->mutex);
+  impl_->check_not_lost();
   return impl_->record(device, stream);
 }
 
 void Simulator::wait(int device, StreamId stream, const EventState& event) {
   const std::lock_guard lock(impl_->mutex);
+  impl_->check_not_lost();
   Stream& waiting = impl_->stream(device, stream);
+  if (impl_->options.log) {
+    impl_->log.say(
+        "wait",
+        log_name(waiting) + " e" + std::to_string(event.number) + " of " + log_name(event.actor));
+  }
   waiting.clock.join(event.clock);
   waiting.time = std::max(waiting.time, event.time);
 }
 
 bool Simulator::is_done(const EventState& event) const {
   const std::lock_guard lock(impl_->mutex);
+  impl_->check_not_lost();
   return impl_->is_done(event);
 }
 
 void Simulator::synchronize(const EventState& event) {
   const std::lock_guard lock(impl_->mutex);
+  impl_->check_not_lost();
+  if (event.time > impl_->device(event.device).host) {
+    impl_->note_host_wait(event.device, "event e" + std::to_string(event.number));
+  }
   impl_->host_waits(event.device, event.time, event.clock);
 }
 
@@ -230,11 +267,15 @@ void Simulator::begin_op(int device,
                          std::string_view name,
                          std::span<const Access> accesses) {
   const std::lock_guard lock(impl_->mutex);
+  impl_->check_not_lost();
   if (impl_->is_faulty(impl_->options.faults.fail_launch)) {
     throw LaunchError("launch of " + std::string(name) + " on device " + std::to_string(device) +
                       " failed (injected fault)");
   }
   Stream& runs = impl_->stream(device, stream);
+  if (impl_->options.log) {
+    impl_->log.say("op", log_name(runs) + " " + std::string(name));
+  }
   impl_->start(runs);
   impl_->check(runs, name, accesses);
   impl_->note_mapped(runs, name, accesses);
@@ -315,6 +356,16 @@ void Simulator::clear_races() {
   const std::lock_guard lock(impl_->mutex);
   impl_->num_races = 0;
   impl_->races.clear();
+}
+
+std::vector<std::string> Simulator::log_lines() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->log.lines();
+}
+
+void Simulator::clear_log() {
+  const std::lock_guard lock(impl_->mutex);
+  impl_->log.clear();
 }
 
 std::string Simulator::trace_json() const {

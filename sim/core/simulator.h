@@ -32,6 +32,9 @@ struct SimulatorOptions {
   bool late_copies = false;  // move a non-blocking copy's bytes only when something ordered behind
                              // it runs; poison freed memory and destinations not yet written
   bool trace = false;
+  bool log = false;  // keep log_lines()
+  // Pinned allocations take powers of two, as torch's allocators for real devices ask for them.
+  bool round_pinned = false;
   bool watch_host_ops = false;  // see CPU operators that touch pinned memory (torch backend only)
   Faults faults = {};
 };
@@ -64,6 +67,8 @@ struct Counters {
   int64_t num_exchanges = 0;  // with other machines
   int64_t bytes_exchanged = 0;
   int64_t num_streams = 0;
+  int64_t num_host_waits = 0;       // for a stream, an event that is not done, the device
+  int64_t num_blocking_copies = 0;  // that the host waited for
 };
 
 struct OutOfMemory : std::runtime_error {
@@ -173,6 +178,11 @@ class SWAPLINE_SIM_API Simulator {
   int64_t num_races() const;
   std::vector<Race> races() const;
   void clear_races();
+
+  // What was asked of all devices, in order (call_log.h); streams and events numbered through.
+  // Needs options().log.
+  std::vector<std::string> log_lines() const;
+  void clear_log();
 
   // Chrome/Perfetto JSON: lanes per device and a memory counter by kind. Needs options().trace.
   std::string trace_json() const;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 
 namespace swapline::sim {
@@ -15,6 +16,12 @@ double mixed(uint64_t seed, uint64_t index) {
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
   z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
   return static_cast<double>((z ^ (z >> 31)) >> 11) * 0x1p-53;
+}
+
+std::string address_text(const void* data) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%p", data);
+  return text;
 }
 
 }  // namespace
@@ -69,6 +76,7 @@ void Simulator::copy(int device, StreamId stream, const CopyRequest& request) {
   if (request.bytes == 0) {
     return;
   }
+  impl_->check_not_lost();
   const bool in = request.src_device == kHost;
   const bool out = request.dst_device == kHost;
   if ((in || out) && impl_->is_faulty(impl_->options.faults.fail_copy)) {
@@ -82,6 +90,15 @@ void Simulator::copy(int device, StreamId stream, const CopyRequest& request) {
   const bool host_waits = (in || out) && !(request.non_blocking && pinned);
   const bool is_late = impl_->options.late_copies && (in || out) && !host_waits;
   Stream& runs = impl_->stream(device, stream);
+  if (impl_->options.log) {
+    const auto place = [&](int side) {
+      return side != kHost ? "device" : pinned ? "pinned" : "pageable";
+    };
+    impl_->log.say("copy",
+                   log_name(runs) + " " + place(request.src_device) + "->" +
+                       place(request.dst_device) + " " + std::to_string(request.bytes) + " B " +
+                       address_text(request.src) + " -> " + address_text(request.dst));
+  }
   if (is_late) {
     impl_->enqueue(runs);  // touches nothing yet: copies before it may stay late too
   } else {
@@ -111,6 +128,10 @@ void Simulator::copy(int device, StreamId stream, const CopyRequest& request) {
     }
   }
   if (host_waits) {
+    ++impl_->device(device).counters.num_blocking_copies;
+    if (impl_->options.log) {
+      impl_->log.say("BLOCKS", "a copy on " + log_name(runs));
+    }
     impl_->host_waits(device, runs.time, runs.clock);
   }
 }

@@ -3,6 +3,7 @@
 
 #include "sim/core/access_log.h"
 #include "sim/core/caching_allocator.h"
+#include "sim/core/call_log.h"
 #include "sim/core/engine.h"
 #include "sim/core/late_copies.h"
 #include "sim/core/pinned_memory.h"
@@ -26,6 +27,8 @@ struct EventState {
   int device = 0;
   Nanos time = 0;     // when everything before it is done
   VectorClock clock;  // what everything before it is
+  Actor actor = 0;    // the stream it was recorded on
+  int number = 0;     // in the log
 };
 
 struct Stream {
@@ -61,8 +64,19 @@ struct Device {
   Counters counters;
 };
 
+// A stream as the log has it: numbered through all devices, each device's first before all others.
+inline std::string log_name(Actor actor) {
+  return "s" + std::to_string(actor - 1);
+}
+inline std::string log_name(const Stream& stream) {
+  return log_name(stream.actor);
+}
+
 struct Simulator::Impl {
   explicit Impl(SimulatorOptions given);
+
+  // Throws DeviceLost when the devices are.
+  void check_not_lost() const;
 
   Stream& stream(int device, StreamId id);
   const Stream& stream(int device, StreamId id) const;
@@ -83,6 +97,7 @@ struct Simulator::Impl {
   void report(Race race);
   RaceAccess describe(Actor actor, std::string_view op, bool is_write) const;
   void host_learns(const VectorClock& clock);
+  void note_host_wait(int device, const std::string& for_what);
   void host_waits(int device, Nanos until, const VectorClock& clock);
   // The host of `device` is busy; a span in its lane of the trace.
   void host_spends(int device, std::string_view on_what, Nanos duration);
@@ -110,7 +125,9 @@ struct Simulator::Impl {
   std::vector<std::pair<int, StreamId>> actors;  // actor -> its stream; the host first
   VectorClock host_clock;
   uint64_t host_version = 1;
-  AccessLog log;
+  AccessLog accesses;
+  CallLog log = CallLog(nullptr);
+  int num_events = 0;
   LateCopies late;
   PinnedMemory pinned;
   std::map<uintptr_t, std::vector<MappedUse>> mapped_uses;  // by block

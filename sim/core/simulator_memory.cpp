@@ -95,7 +95,7 @@ void* Simulator::allocate(int device, StreamId stream, size_t bytes) {
     impl_->wait_for_device(device);
     impl_->release_held(device);
     for (const auto& range : memory.flush_cache()) {
-      impl_->log.forget(range.begin, range.begin + range.bytes);
+      impl_->accesses.forget(range.begin, range.begin + range.bytes);
     }
     got = memory.allocate(bytes, stream);
   }
@@ -160,7 +160,7 @@ void Simulator::empty_cache(int device) {
   impl_->wait_for_device(device);
   impl_->release_held(device);
   for (const auto& range : impl_->memory(device).flush_cache()) {
-    impl_->log.forget(range.begin, range.begin + range.bytes);
+    impl_->accesses.forget(range.begin, range.begin + range.bytes);
   }
 }
 
@@ -213,7 +213,7 @@ void Simulator::free_pinned(void* data) {
   const size_t bytes = impl_->pinned.bytes_of(data);
   impl_->check_mapped(begin);
   impl_->late.demand_touching(begin, begin + bytes);
-  impl_->log.forget(begin, begin + bytes);
+  impl_->accesses.forget(begin, begin + bytes);
   impl_->pinned.free(data);
 }
 

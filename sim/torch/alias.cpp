@@ -2,6 +2,7 @@
 
 #include "sim/torch/allocators.h"
 #include "sim/torch/sim.h"
+#include "sim/torch/storage.h"
 
 #include <algorithm>
 #include <cstring>
@@ -91,6 +92,7 @@ at::Tensor device_view(const at::Tensor& like, const c10::Storage& storage) {
   at::Tensor view = at::detail::make_tensor<c10::TensorImpl>(
       c10::Storage(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), like.dtype());
   copy_geometry(like, *view.unsafeGetTensorImpl());
+  describe(view);
   return view;
 }
 
@@ -104,12 +106,7 @@ at::Tensor to_new_device_tensor(const at::Tensor& like, int index) {
   if (!like.is_meta() && bytes > 0) {
     std::memcpy(data.get(), like.storage().data(), bytes);
   }
-  c10::Storage storage(c10::Storage::use_byte_size_t(),
-                       bytes,
-                       std::move(data),
-                       device_allocator(),
-                       /*resizable=*/true);
-  return device_view(like, storage);
+  return device_view(like, make_device_storage(std::move(data), bytes));
 }
 
 bool is_mapped(const at::Tensor& tensor) {
@@ -121,6 +118,7 @@ Access access_of(const at::Tensor& tensor, bool is_write, const char* op) {
   if (tensor.numel() == 0) {
     return {};
   }
+  check_kind(tensor.storage(), op);
   const size_t itemsize = tensor.dtype().itemsize();
   const auto first = static_cast<size_t>(tensor.storage_offset());
   const auto last = first + static_cast<size_t>(last_element(tensor));

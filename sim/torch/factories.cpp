@@ -4,10 +4,12 @@
 #include "sim/torch/idle.h"
 #include "sim/torch/runtime.h"
 #include "sim/torch/sim.h"
+#include "sim/torch/storage.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/NativeFunctions.h>
 #include <ATen/native/Resize.h>
+#include <c10/core/ScalarTypeToTypeMeta.h>
 #include <c10/core/StorageImpl.h>
 #include <torch/library.h>
 
@@ -32,6 +34,14 @@ class CurrentDevice {
   int old_;
 };
 
+// Memory for a new tensor on the current device.
+at::Tensor make(size_t bytes, at::ScalarType dtype) {
+  return at::detail::make_tensor<c10::TensorImpl>(
+      make_device_storage(allocate_on(current_device(), bytes), bytes),
+      kKeys,
+      c10::scalarTypeToTypeMeta(dtype));
+}
+
 at::Tensor empty(c10::IntArrayRef size,
                  std::optional<at::ScalarType> dtype,
                  std::optional<at::Layout> layout,
@@ -43,8 +53,16 @@ at::Tensor empty(c10::IntArrayRef size,
               "the simulated device has strided tensors only");
   TORCH_CHECK(!c10::pinned_memory_or_default(pin_memory), "only CPU tensors can be pinned");
   const CurrentDevice guard(index_of(device));
-  return at::detail::empty_generic(
-      size, device_allocator(), kKeys, c10::dtype_or_default(dtype), memory_format);
+  at::detail::check_size_nonnegative(size);
+  const at::ScalarType type = c10::dtype_or_default(dtype);
+  at::Tensor made =
+      make(at::detail::computeStorageNbytesContiguous(size, c10::elementSize(type)), type);
+  made.unsafeGetTensorImpl()->set_sizes_contiguous(size);
+  if (memory_format && *memory_format != at::MemoryFormat::Contiguous) {
+    made.unsafeGetTensorImpl()->empty_tensor_restride(*memory_format);
+  }
+  describe(made);
+  return made;
 }
 
 at::Tensor empty_strided(c10::IntArrayRef size,
@@ -56,8 +74,13 @@ at::Tensor empty_strided(c10::IntArrayRef size,
   check_loaded_in_time();
   TORCH_CHECK(!c10::pinned_memory_or_default(pin_memory), "only CPU tensors can be pinned");
   const CurrentDevice guard(index_of(device));
-  return at::detail::empty_strided_generic(
-      size, stride, device_allocator(), kKeys, c10::dtype_or_default(dtype));
+  at::detail::check_size_nonnegative(size);
+  const at::ScalarType type = c10::dtype_or_default(dtype);
+  at::Tensor made =
+      make(at::detail::computeStorageNbytes(size, stride, c10::elementSize(type)), type);
+  made.unsafeGetTensorImpl()->set_sizes_and_strides(size, stride);
+  describe(made);
+  return made;
 }
 
 const at::Tensor& resize_(const at::Tensor& self,
@@ -89,6 +112,7 @@ at::Tensor& set_storage(at::Tensor& self,
   } else {
     impl->set_sizes_and_strides(size, stride, offset);
   }
+  describe(self);
   return self;
 }
 
@@ -103,12 +127,8 @@ at::Tensor& set_tensor(at::Tensor& self, const at::Tensor& source) {
 }
 
 at::Tensor& set_nothing(at::Tensor& self) {
-  c10::Storage none(c10::Storage::use_byte_size_t(),
-                    size_t{0},
-                    allocate_on(self.device().index(), 0),
-                    device_allocator(),
-                    true);
-  return set_storage(self, none, 0, {0}, {1});
+  return set_storage(
+      self, make_device_storage(allocate_on(self.device().index(), 0), 0), 0, {0}, {1});
 }
 
 bool has_compatible_shallow_copy_type(const at::Tensor& self, const at::Tensor& from) {

@@ -6,6 +6,7 @@
 #include "sim/torch/runtime.h"
 #include "sim/torch/sim.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -25,10 +26,11 @@ constexpr size_t kNoArgument = static_cast<size_t>(-1);
 // What is known of an operator from its schema, looked up once.
 struct OpTraits {
   std::string name;
-  bool is_view = false;          // returns views only: touches no bytes
-  bool is_in_place = false;      // every result is an argument
-  bool only_overwrites = false;  // fill_ and its like do not read what they write
-  bool draws_unseen = false;     // random, but its schema has no generator to give it
+  bool is_view = false;             // returns views only: touches no bytes
+  bool is_in_place = false;         // every result is an argument
+  bool only_overwrites = false;     // fill_ and its like do not read what they write
+  bool draws_unseen = false;        // random, but its schema has no generator to give it
+  bool takes_host_tensors = false;  // beside the device's
   FlopRule flops = FlopRule::kNone;
   ByteRule bytes = ByteRule::kAll;
   std::vector<bool> is_written;  // by argument
@@ -72,6 +74,16 @@ OpTraits look_at(const c10::OperatorHandle& op) {
                                                 "aten::random_"};
   for (const std::string_view fill : kFills) {
     traits.only_overwrites = traits.only_overwrites || traits.name == fill;
+  }
+  // Indices may lie on the host; foreach copies go one by one where they cross.
+  static constexpr std::string_view kMixed[] = {"aten::index",
+                                                "aten::index_put",
+                                                "aten::index_put_",
+                                                "aten::_index_put_impl_",
+                                                "aten::_unsafe_index",
+                                                "aten::_unsafe_index_put"};
+  for (const std::string_view mixed : kMixed) {
+    traits.takes_host_tensors = traits.takes_host_tensors || traits.name == mixed;
   }
   traits.draws_unseen =
       op.hasTag(at::Tag::nondeterministic_seeded) && traits.generator == kNoArgument;
@@ -153,7 +165,24 @@ class BoxedCall {
   }
 
  private:
+  // As real devices refuse it; scalars come along.
+  void check_device(const at::Tensor& tensor, size_t argument) const {
+    TORCH_CHECK(
+        traits_.takes_host_tensors || !tensor.defined() || tensor.dim() == 0 || !tensor.is_cpu(),
+        traits_.name,
+        ": expected all tensors to be on the same device, but found at least two devices, "
+        "sim:",
+        device_,
+        " and cpu (argument ",
+        op_.schema().arguments()[argument].name(),
+        ")");
+  }
+
   at::Tensor stand_in(const at::Tensor& tensor, size_t argument) {
+    if (!is_on_device(tensor)) {
+      check_device(tensor, argument);
+      return tensor;
+    }
     if (traits_.is_view) {
       return launch_.shape_only(tensor);
     }
@@ -167,7 +196,7 @@ class BoxedCall {
   void replace_argument(size_t i, size_t argument) {
     c10::IValue& value = stack_[i];
     if (value.isTensor()) {
-      if (is_on_device(value.toTensor())) {
+      if (value.toTensor().defined()) {
         value = stand_in(value.toTensor(), argument);
       }
     } else if (value.isTensorList()) {
@@ -271,6 +300,27 @@ class BoxedCall {
   double result_bytes_ = 0;
 };
 
+bool are_on_device(const std::vector<at::Tensor>& tensors) {
+  return std::all_of(tensors.begin(), tensors.end(), is_on_device);
+}
+
+// One by one where tensors cross between host and device, as real devices do it; else in one
+// launch.
+void run_foreach_copy(const c10::OperatorHandle& op, Stack* stack) {
+  const size_t first = stack->size() - op.schema().arguments().size();
+  const auto to = (*stack)[first].toTensorVector();
+  const auto from = (*stack)[first + 1].toTensorVector();
+  if (to.size() != from.size() || (are_on_device(to) && are_on_device(from))) {
+    BoxedCall(op, *stack).run();
+    return;
+  }
+  const bool non_blocking = (*stack)[first + 2].toBool();
+  torch::jit::drop(*stack, op.schema().arguments().size());
+  for (size_t i = 0; i < to.size(); ++i) {
+    to[i].copy_(from[i], non_blocking);
+  }
+}
+
 void run_boxed(const c10::OperatorHandle& op, Stack* stack) {
   BoxedCall(op, *stack).run();
 }
@@ -320,7 +370,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   }
   constexpr size_t kNamespaceLength = std::string_view("aten::").size();
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
-    if (is_foreach(name) || is_decomposed_in_place(name)) {
+    if (name.name == "aten::_foreach_copy_") {
+      m.impl("_foreach_copy_", torch::CppFunction::makeFromBoxedFunction<&run_foreach_copy>());
+    } else if (is_foreach(name) || is_decomposed_in_place(name)) {
       const std::string overload = name.overload_name.empty() ? "" : "." + name.overload_name;
       m.impl((name.name.substr(kNamespaceLength) + overload).c_str(), boxed());
     }

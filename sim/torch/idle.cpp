@@ -2,9 +2,8 @@
 // does nothing, on the device's thread, returns behind that.
 #include "sim/torch/idle.h"
 
-#include "sim/torch/alias.h"
-#include "sim/torch/allocators.h"
 #include "sim/torch/sim.h"
+#include "sim/torch/storage.h"
 
 #include <atomic>
 #include <future>
@@ -24,15 +23,10 @@ namespace {
 
 // Made by hand: a dispatched at::empty would pass through whatever modes the caller is in.
 at::Tensor no_elements(int index) {
-  c10::Storage storage(c10::Storage::use_byte_size_t(),
-                       size_t{0},
-                       c10::DataPtr(nullptr, device(index)),
-                       device_allocator(),
-                       /*resizable=*/true);
-  at::Tensor made =
-      at::detail::make_tensor<c10::TensorImpl>(std::move(storage),
-                                               c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-                                               caffe2::TypeMeta::Make<float>());
+  at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(
+      make_device_storage(c10::DataPtr(nullptr, device(index)), 0),
+      c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+      caffe2::TypeMeta::Make<float>());
   made.unsafeGetTensorImpl()->set_sizes_contiguous({0});
   return made;
 }

@@ -17,13 +17,24 @@ import os
 
 import torch
 
+_others = torch._C._get_privateuse1_backend_name()
+if _others not in ("privateuseone", "sim"):
+    raise ImportError(
+        f"the backend {_others!r} is loaded, and torch has room for one backend of its kind in a "
+        "process: the simulated device needs a process without it. A backend that `import torch` "
+        "loads by itself (torch_npu) stays away with TORCH_DEVICE_BACKEND_AUTOLOAD=0 in the "
+        "environment."
+    )
+
 from swapline import _sim
 from swapline.sim import device_module, process_group
 from swapline.sim.figures import (
     advance_host_ms,
+    clear_log,
     clear_races,
     clear_trace,
     counters,
+    log,
     memory,
     name_stream,
     num_races,
@@ -41,12 +52,14 @@ context_options = _sim.context_options
 
 __all__ = [
     "advance_host_ms",
+    "clear_log",
     "clear_races",
     "clear_trace",
     "configure",
     "context_options",
     "counters",
     "faults",
+    "log",
     "memory",
     "name_stream",
     "num_races",

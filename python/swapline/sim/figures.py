@@ -60,7 +60,9 @@ def take_away(num_bytes: int, device: Device = 0) -> None:
 
 def counters(device: Device = 0) -> dict:
     """num_ops (operators launched), num_copies_in/out and bytes_in/out (to and from the device),
-    mapped_bytes_in/out (pinned memory that operators addressed themselves), num_streams."""
+    mapped_bytes_in/out (pinned memory that operators addressed themselves), num_streams,
+    num_host_waits (for a stream, an event that was not done, the device) and
+    num_blocking_copies (that the host waited for)."""
     return _sim.counters(device_index(device))
 
 
@@ -74,6 +76,18 @@ def time_ms(device: Device = 0) -> float:
 def advance_host_ms(duration_ms: float, device: Device = 0) -> None:
     """The host is busy with something else for so long."""
     _sim.advance_host(device_index(device), round(duration_ms * _NANOS_PER_MS))
+
+
+def log() -> list[str]:
+    """What was asked of all devices since clear_log(), a line each, in order; the setting `log` on.
+
+    op STREAM NAME; copy STREAM FROM->TO N B ADDRESS -> ADDRESS; record STREAM EVENT; wait STREAM
+    EVENT of STREAM; HOSTWAIT …; BLOCKS … (a copy that the host waited for)."""
+    return _sim.log_lines()
+
+
+def clear_log() -> None:
+    _sim.clear_log()
 
 
 def num_races() -> int:

@@ -42,6 +42,8 @@ class Faults:
     fail_pinned_allocation  RuntimeError
     fail_copy               a copy between host and device: RuntimeError, nothing was copied
     fail_launch             an operator: RuntimeError, before it touches anything
+    lose_devices            every call on a device, queries too: RuntimeError, as after a fault that
+                            a real device does not recover from
     copy_slowdown           every copy's bytes take this many times longer
     copy_jitter             and up to this share more, drawn from `seed`
     """
@@ -50,6 +52,7 @@ class Faults:
     fail_pinned_allocation: int = -1
     fail_copy: int = -1
     fail_launch: int = -1
+    lose_devices: bool = False
     copy_slowdown: float = 1.0
     copy_jitter: float = 0.0
     seed: int = 0
@@ -82,7 +85,15 @@ def _make_faults(given: Faults | Mapping[str, Any] | None) -> _sim.Faults:
     return made
 
 
-_SWITCHES = ("dry_run", "check_races", "late_copies", "trace", "watch_host_ops")
+_SWITCHES = (
+    "dry_run",
+    "check_races",
+    "late_copies",
+    "trace",
+    "log",
+    "round_pinned",
+    "watch_host_ops",
+)
 _OPTIONS = ("capacity", *_SWITCHES, "faults")
 
 # Fields that a device can do without; every other figure must be above zero.
@@ -122,6 +133,8 @@ def _make_options(
     check_races: bool = True,
     late_copies: bool = False,
     trace: bool = False,
+    log: bool = False,
+    round_pinned: bool = False,
     watch_host_ops: bool = False,
     faults: Faults | Mapping[str, Any] | None = None,
     **spec_overrides: Any,
@@ -136,6 +149,8 @@ def _make_options(
     made.check_races = check_races
     made.late_copies = late_copies
     made.trace = trace
+    made.log = log
+    made.round_pinned = round_pinned
     made.watch_host_ops = watch_host_ops
     made.faults = _make_faults(faults)
     return made
@@ -162,6 +177,8 @@ def configure(preset: str = "tiny", **options: Any) -> None:
     late_copies     move a non-blocking copy's bytes only when something ordered after it runs, and
                     poison freed memory: a missing wait then also gives wrong numbers
     trace           keep what `trace(path)` writes
+    log             keep what `log()` returns
+    round_pinned    pinned allocations take powers of two, as on real devices
     watch_host_ops  the race checker sees CPU operators on pinned memory too
     faults          a Faults, or a dict of its fields
     **overrides     fields of the device, by name: memory_bytes, h2d_bytes_per_s, … (rates per
