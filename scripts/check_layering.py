@@ -25,9 +25,13 @@ MAY_INCLUDE = {
     "python": LIBRARY + ["sim/core", "sim/torch"],
     "bench": LIBRARY + ["sim/core", "sim/torch"],
     "examples": LIBRARY + ["sim/core", "sim/torch"],
+    "harness/machine": ["sim/core"],
+    "harness/fake_cuda": ["harness/machine", "sim/core"],
+    "harness/fake_cann": ["harness/machine", "sim/core"],
+    "harness/kernels": ["harness/machine"],
 }
 ANYONE_MAY_INCLUDE = {"swapline/export.h", "sim/export.h"}
-TORCH_FREE = ["sim/core"]
+TORCH_FREE = ["sim/core", "harness/machine", "harness/fake_cuda", "harness/fake_cann"]
 NEVER = ("torch/extension.h", "torch/torch.h")
 INCLUDE = re.compile(r'^\s*#\s*include\s*["<]([^">]+)[">]', re.MULTILINE)
 
@@ -57,7 +61,7 @@ def faults_of(source: pathlib.Path) -> list[str]:
 def main() -> int:
     sources = [
         source
-        for folder in ("swapline", "sim", "trainer", "python", "bench", "examples")
+        for folder in ("swapline", "sim", "trainer", "python", "bench", "examples", "harness")
         for source in sorted((ROOT / folder).rglob("*"))
         if source.suffix in (".h", ".cpp")
     ]

@@ -7,7 +7,17 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MOST_LINES = 450
 MOST_COLUMNS = 100
-FOLDERS = ("swapline", "sim", "trainer", "python", "tests", "bench", "examples", "scripts")
+FOLDERS = (
+    "swapline",
+    "sim",
+    "trainer",
+    "python",
+    "harness",
+    "tests",
+    "bench",
+    "examples",
+    "scripts",
+)
 LEFT_FOR_LATER = re.compile(r"\b(TODO|FIXME|XXX)\b")
 
 
