@@ -1,5 +1,8 @@
 #include "harness/kernels/device_kernels.h"
 
+#include "harness/kernels/result_shapes.h"
+#include "harness/kernels/values.h"
+
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -8,7 +11,6 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Functions.h>
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/core/List.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -42,14 +44,6 @@ at::Tensor stand_in(const at::Tensor& tensor) {
   return made;
 }
 
-at::Tensor meta_stand_in(const at::Tensor& tensor) {
-  if (is_on_backend(tensor)) {
-    return at::empty_strided(
-        tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta).requires_grad(false));
-  }
-  return tensor.defined() && tensor.dim() > 0 ? tensor.to(at::kMeta) : tensor;
-}
-
 // The bytes between the first and the last element.
 HarnessTouchedBytes bytes_of(const at::Tensor& tensor, bool is_write) {
   if (tensor.numel() == 0) {
@@ -61,38 +55,6 @@ HarnessTouchedBytes bytes_of(const at::Tensor& tensor, bool is_write) {
   }
   const auto bytes = static_cast<size_t>(last + 1) * tensor.element_size();
   return {tensor.const_data_ptr(), bytes, is_write ? 1 : 0};
-}
-
-template <typename F>
-c10::IValue map_tensors(const c10::IValue& value, const F& change) {
-  if (value.isTensor()) {
-    return change(value.toTensor());
-  }
-  if (value.isTensorList()) {
-    c10::List<at::Tensor> list;
-    for (const at::Tensor& tensor : value.toTensorVector()) {
-      list.push_back(change(tensor));
-    }
-    return list;
-  }
-  if (value.isOptionalTensorList()) {
-    c10::List<std::optional<at::Tensor>> list;
-    for (const std::optional<at::Tensor> tensor : value.toOptionalTensorList()) {
-      const bool is_there = tensor && tensor->defined();
-      list.push_back(is_there ? std::optional<at::Tensor>(change(*tensor)) : tensor);
-    }
-    return list;
-  }
-  return value;
-}
-
-std::vector<at::Tensor> tensors_in(const c10::IValue& value) {
-  std::vector<at::Tensor> tensors;
-  map_tensors(value, [&](const at::Tensor& tensor) {
-    tensors.push_back(tensor);
-    return tensor;
-  });
-  return tensors;
 }
 
 bool is_device_argument(const c10::IValue& value) {
@@ -215,12 +177,10 @@ class Call {
     }
     if (the_backend->ignores(schema_.name(), argument.name()) || argument.name() == "pin_memory") {
       waiting_->arguments.emplace_back();
-      on_meta_.emplace_back();
       return;
     }
     if (is_device_argument(value)) {
       waiting_->arguments.emplace_back(c10::Device(at::kCPU));
-      on_meta_.emplace_back(c10::Device(at::kMeta));
       return;
     }
     waiting_->arguments.push_back(map_tensors(value, [&](const at::Tensor& tensor) {
@@ -231,7 +191,6 @@ class Call {
       touched_.push_back(bytes_of(tensor, is_write));
       return stand_in(tensor);
     }));
-    on_meta_.push_back(map_tensors(value, meta_stand_in));
   }
 
   void draw() {
@@ -285,14 +244,18 @@ class Call {
     if (!needs_shapes) {
       return true;
     }
-    try {
-      waiting_->op.callBoxed(on_meta_);
-    } catch (const std::exception&) {
+    Stack arguments = arguments_;
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      if (waiting_->arguments[i].isNone()) {  // ignored
+        arguments[i] = {};
+      }
+    }
+    const std::optional<Stack> shapes = shapes_of_results(waiting_->op, arguments);
+    if (!shapes) {
       return false;
     }
-    const auto first = on_meta_.end() - static_cast<std::ptrdiff_t>(results_.size());
     for (size_t i = 0; i < results_.size(); ++i) {
-      const c10::IValue& shape = *(first + static_cast<std::ptrdiff_t>(i));
+      const c10::IValue& shape = (*shapes)[i];
       if (is_fresh(i)) {
         results_[i] = map_tensors(shape, [this](const at::Tensor& like) { return fresh(like); });
         continue;
@@ -362,7 +325,6 @@ class Call {
   Stack arguments_;
   std::shared_ptr<Waiting> waiting_;
   c10::Device device_;
-  Stack on_meta_;
   Stack results_;
   std::vector<size_t> argument_of_result_;
   std::vector<HarnessTouchedBytes> touched_;

@@ -14,6 +14,7 @@
 #include <ATen/Context.h>
 #include <ATen/core/List.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/record_function.h>
 #include <torch/library.h>
 
 namespace swapline::sim {
@@ -234,6 +235,8 @@ class BoxedCall {
       }
       return;
     }
+    // What a kernel calls on its way is the device's doing, not the host's.
+    const at::DisableRecordFunctionGuard unseen;
     if (!traits_.draws_unseen) {
       op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack_);
       return;

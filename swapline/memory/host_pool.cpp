@@ -8,6 +8,7 @@
 #include <mutex>
 #include <utility>
 
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 
 namespace swapline {
@@ -49,6 +50,16 @@ struct HostPool::Impl {
     return parts;
   }
 
+  // Those that are wholly free, after their uses are done.
+  void remove_free_slabs() {
+    for (const Piece& slab : free.take_whole_slabs(slabs.sizes())) {
+      for (const SharedEvent& use : slab.uses) {
+        use->synchronize();
+      }
+      slabs.remove(slab.begin);
+    }
+  }
+
   void note_request(size_t bytes) {
     HostPoolStats& stats = slabs.stats;
     stats.requested_bytes += bytes;
@@ -76,7 +87,8 @@ HostPool::HostPool(c10::Device device, HostPoolOptions options)
 
 HostPool::~HostPool() {
   try {
-    trim();
+    impl_->remove_free_slabs();
+    impl_->slabs.empty_cache();
   } catch (...) {  // A device that failed: its copies are over, the slabs go all the same.
   }
 }
@@ -132,12 +144,10 @@ void HostPool::reserve(size_t bytes) {
 
 void HostPool::trim() {
   const std::lock_guard lock(impl_->mutex);
-  for (const Piece& slab : impl_->free.take_whole_slabs(impl_->slabs.sizes())) {
-    for (const SharedEvent& use : slab.uses) {
-      use->synchronize();
-    }
-    impl_->slabs.remove(slab.begin);
-  }
+  impl_->remove_free_slabs();
+  // Torch keeps a freed block until an event that it has recorded at the freeing is done.
+  const c10::Device device = impl_->slabs.device();
+  c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
   impl_->slabs.empty_cache();
 }
 

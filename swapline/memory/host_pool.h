@@ -136,9 +136,9 @@ class SWAPLINE_API HostPool {
   // Pins slabs so that `bytes` more can be handed out in one piece. Throws: HostMemoryError.
   void reserve(size_t bytes);
 
-  // Returns wholly free slabs to the system, after their uses are done; so does the pool's end.
-  // Torch keeps freed pinned memory for whoever asks next: its cache is emptied, others' free
-  // blocks in it too.
+  // Returns wholly free slabs to the system. Waits for the device: torch keeps freed pinned memory
+  // until all its uses are done, and then for whoever asks next; that cache is emptied, others'
+  // free blocks in it too. The pool's end does the same, but waits for the slabs' own uses only.
   void trim();
 
   HostPoolStats stats() const;

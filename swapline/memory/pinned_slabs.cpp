@@ -114,7 +114,10 @@ c10::DataPtr PinnedSlabs::pin(size_t least, size_t& size) {
   while (true) {
     try {
       ++stats.num_pinned_allocations;
-      return allocator_->allocate(size);
+      c10::DataPtr data = allocator_->allocate(size);
+      // torch_npu's returns nothing where others throw.
+      TORCH_CHECK(data.get() != nullptr, "it returned no memory");
+      return data;
     } catch (const std::exception& error) {
       if (size / 2 >= least) {
         size /= 2;

@@ -182,6 +182,21 @@ TEST_F(HostWatchTest, HostOperatorAfterAWaitIsClean) {
   EXPECT_EQ(buffer.sum().item<float>(), 128);
 }
 
+TEST_F(HostWatchTest, WhatAKernelCallsOnMappedMemoryIsNotTheHosts) {
+  const at::Tensor buffer = pinned({64}).fill_(1);
+  const at::Tensor mapped = at::from_blob(
+      buffer.mutable_data_ptr(),
+      {64},
+      [buffer](void*) {},
+      buffer.options().device(device()).pinned_memory(std::nullopt),
+      device());
+  const at::Tensor x = at::full({64}, 2.0F, device());
+  at::_foreach_lerp_({mapped}, {x}, 0.5);  // the CPU's kernel calls lerp_ for each tensor
+  at::_foreach_lerp_({mapped}, {x}, 0.5);
+  recorded_on(current()).synchronize();
+  EXPECT_EQ(buffer[0].item<float>(), 1.75);
+}
+
 TEST_F(HostWatchTest, HostWriteUnderACopyToTheDeviceIsFound) {
   const at::Tensor buffer = pinned({64}).fill_(1);
   at::Tensor x = at::empty({64}, device());
