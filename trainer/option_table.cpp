@@ -197,7 +197,7 @@ Rows validator_rows(ValidatorConfig& c) {
 
 Rows device_rows(DeviceConfig& c) {
   return {
-      {"device.type", &c.type, "", 
+      {"device.type", &c.type, "",
        "sim: the simulated accelerator; else a device of this torch, one in a process",
        {"sim", "cpu", "cuda", "npu", "xpu"}},
       {"device.preset", &c.preset, "", "which accelerator sim is", device_preset_names()},
