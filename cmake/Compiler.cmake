@@ -11,6 +11,8 @@ set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)
 set(CMAKE_CXX_FLAGS_RELEASE "-O2")
 
 add_compile_options(-Wall -Wextra -Werror -Wno-unused-parameter)
+# LD_LIBRARY_PATH wins over the torch that was built with: another build of it may be run with.
+add_link_options(-Wl,--enable-new-dtags)
 if(SWAPLINE_SANITIZE)
   # g++ 12 takes instrumented std::optional for uninitialised in torch's headers.
   add_compile_options(-fsanitize=${SWAPLINE_SANITIZE} -fno-omit-frame-pointer

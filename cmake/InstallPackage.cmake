@@ -7,6 +7,9 @@ install(TARGETS swapline swapline_sim EXPORT swapline_targets
         LIBRARY DESTINATION lib COMPONENT python
         INCLUDES DESTINATION include)
 if(TARGET swapline_program)
+  set_target_properties(swapline_sim_device PROPERTIES
+                        INSTALL_RPATH "$ORIGIN;$ORIGIN/../../torch/lib")
+  install(TARGETS swapline_sim_device LIBRARY DESTINATION lib COMPONENT python)
   set_target_properties(swapline_program PROPERTIES
                         INSTALL_RPATH "$ORIGIN/../lib;$ORIGIN/../../torch/lib")
   install(TARGETS swapline_program RUNTIME DESTINATION bin COMPONENT python)

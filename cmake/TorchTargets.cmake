@@ -44,3 +44,16 @@ add_torch_library(c10 LINKS Threads::Threads)
 target_compile_definitions(torch_wheel::c10 INTERFACE NDEBUG)
 add_torch_library(torch_cpu LINKS torch_wheel::c10)
 add_torch_library(torch LINKS torch_wheel::torch_cpu)
+
+# Torch's libraries of devices, where this torch has some: for programs. Registrations live in their
+# static initialisers, so the linker must keep them though no symbol of them is used.
+add_library(torch_wheel_devices INTERFACE)
+add_library(torch_wheel::devices ALIAS torch_wheel_devices)
+foreach(name torch_cuda torch_xpu)
+  if(EXISTS ${TORCH_DIR}/lib/lib${name}.so)
+    target_link_libraries(torch_wheel_devices INTERFACE
+      "-Wl,--push-state,--no-as-needed,${TORCH_DIR}/lib/lib${name}.so,--pop-state")
+    # What those need is found by their own paths when a program runs.
+    target_link_options(torch_wheel_devices INTERFACE -Wl,--allow-shlib-undefined)
+  endif()
+endforeach()

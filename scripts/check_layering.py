@@ -11,8 +11,14 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 SWAP_CORE = ["swapline/memory", "swapline/copy", "swapline/swap"]
-LIBRARY = SWAP_CORE + ["swapline/layer_input", "swapline/optimizer", "swapline/checkpoint"]
+LIBRARY = SWAP_CORE + [
+    "swapline/device",
+    "swapline/layer_input",
+    "swapline/optimizer",
+    "swapline/checkpoint",
+]
 MAY_INCLUDE = {
+    "swapline/device": [],
     "swapline/memory": [],
     "swapline/copy": ["swapline/memory"],
     "swapline/swap": ["swapline/copy", "swapline/memory"],

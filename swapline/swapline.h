@@ -6,6 +6,7 @@
 #include "swapline/checkpoint/tensor_reader.h"      // TensorReader: safetensors to host tensors
 #include "swapline/copy/copy_streams.h"             // CopyStreams: byte copies on two streams
 #include "swapline/copy/stream_order.h"             // Wait, StreamOrder: who waits for whom
+#include "swapline/device/backend.h"                // Backend: CUDA, XPU or NPU in a C++ program
 #include "swapline/layer_input/layer_inputs.h"      // LayerInputs: recompute with swap built in
 #include "swapline/layer_input/wrappers.h"  // the same for frameworks with their own recompute
 #include "swapline/memory/host_pool.h"      // HostPool: pinned memory in exact pieces

@@ -35,7 +35,7 @@ void check_device(const Config& config) {
   const auto refuse_swap = [&](const std::string& option) {
     throw UsageError("--" + option +
                      ": found with --device.type cpu, which has no second memory to swap from; "
-                     "allowed with --device.type sim, cuda or npu");
+                     "allowed with --device.type sim, cuda, npu or xpu");
   };
   if (device.type == "cpu" && config.swap_layer_input.enable) {
     refuse_swap("swap-layer-input.enable");
@@ -98,6 +98,14 @@ void check_parallelism(const Config& config) {
   if (num_devices > 1 && config.device.type == "cpu") {
     throw UsageError("--parallelism: found " + std::to_string(num_devices) +
                      " devices with --device.type cpu, allowed is 1; there is one cpu");
+  }
+  // Not every backend lets the events of one device order the work of another.
+  if (num_devices > 1 && config.device.type != "sim") {
+    throw UsageError(
+        "--parallelism: found --parallelism.pipeline-parallel-degree times "
+        "--parallelism.expert-parallel-degree = " +
+        std::to_string(num_devices) + " devices with --device.type " + config.device.type +
+        ", allowed is 1 in a process; several with --device.type sim");
   }
   if (num_devices > 8 && config.device.type == "sim") {
     throw UsageError(

@@ -41,7 +41,7 @@ std::string number_or_none(const std::optional<double>& number, const char* form
   return text;
 }
 
-double sum_of(const std::vector<StepRecord>& steps, double StepRecord::* member) {
+double sum_of(const std::vector<StepRecord>& steps, double StepRecord::*member) {
   double sum = 0;
   for (const StepRecord& step : steps) {
     sum += step.*member;
@@ -73,6 +73,9 @@ std::string memory_text(size_t reserved, const RateBasis& basis) {
 std::string bytes_by_use_text(const BytesByUse& bytes) {
   constexpr const char* kNames[] = {
       "other", "parameters", "gradients", "optimizer states", "layer inputs"};
+  if (bytes == BytesByUse{}) {
+    return "uses are not told apart on this device";
+  }
   std::string text;
   for (size_t use : {1, 2, 3, 4, 0}) {
     text += (text.empty() ? "" : ", ") + std::string(kNames[use]) + " " + bytes_text(bytes[use]);

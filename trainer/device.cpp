@@ -44,7 +44,7 @@ c10::Stream Device::current_stream() const {
 
 Devices make_devices(const DeviceConfig& config, int64_t count, bool enable_trace) {
   return config.type == "sim" ? make_sim_devices(config, count, enable_trace)
-                              : make_torch_devices(config.type, count);
+                              : make_torch_device(config.type);
 }
 
 }  // namespace swapline::trainer

@@ -77,14 +77,15 @@ class Device {
   c10::Device torch_device_;
 };
 
-// Sets up the first `count` devices of the kind that the configuration asks for. Races and traces
-// are told by each of them for all.
+// Sets up the first `count` devices of the kind that the configuration asks for; of torch's own
+// kinds there is one. Races and traces are told by each of them for all.
 // Throws: std::runtime_error when this torch or this machine does not have them.
 using Devices = std::vector<std::unique_ptr<Device>>;
 Devices make_devices(const DeviceConfig& config, int64_t count, bool enable_trace);
 
 Devices make_sim_devices(const DeviceConfig& config, int64_t count, bool enable_trace);
-Devices make_torch_devices(const std::string& type, int64_t count);
+// The first device of its type, alone.
+Devices make_torch_device(const std::string& type);
 
 // Names of the simulated accelerators, and a table of them with their figures and sources.
 std::vector<std::string> device_preset_names();

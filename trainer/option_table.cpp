@@ -197,7 +197,9 @@ Rows validator_rows(ValidatorConfig& c) {
 
 Rows device_rows(DeviceConfig& c) {
   return {
-      {"device.type", &c.type, "", "sim: the simulated accelerator", {"sim", "cpu", "cuda", "npu"}},
+      {"device.type", &c.type, "",
+       "sim: the simulated accelerator; else a device of this torch, one in a process",
+       {"sim", "cpu", "cuda", "npu", "xpu"}},
       {"device.preset", &c.preset, "", "which accelerator sim is", device_preset_names()},
       {"device.memory", &c.memory, "bytes", "memory of the device (sim); 0: the preset's"},
       {"device.dry-run", &c.dry_run, "", "times and memory without numbers (sim)"},

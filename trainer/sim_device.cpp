@@ -1,10 +1,10 @@
-// The simulated accelerator as the trainer's device. The only file of the trainer that includes
-// sim/.
+// The simulated accelerator as the trainer's device: a library of its own, as loading the simulator
+// takes the place that a real device's library may need.
+#include "trainer/sim_device.h"
+
 #include "sim/torch/sim.h"
-#include "trainer/device.h"
 
 #include <algorithm>
-#include <cstdio>
 
 namespace swapline::trainer {
 namespace {
@@ -81,7 +81,10 @@ class SimDevice : public Device {
 
 }  // namespace
 
-Devices make_sim_devices(const DeviceConfig& config, int64_t count, bool enable_trace) {
+void fill_sim_devices(Devices& devices,
+                      const DeviceConfig& config,
+                      int64_t count,
+                      bool enable_trace) {
   sim::SimulatorOptions options;
   options.spec = sim::preset(config.preset);
   options.capacity_bytes = config.memory.value;
@@ -91,40 +94,9 @@ Devices make_sim_devices(const DeviceConfig& config, int64_t count, bool enable_
   options.trace = enable_trace;
   options.faults.copy_slowdown = config.link_slowdown;
   sim::configure(options);
-  Devices devices;
   for (int index = 0; index < static_cast<int>(count); ++index) {
     devices.push_back(std::make_unique<SimDevice>(config, index));
   }
-  return devices;
-}
-
-std::vector<std::string> device_preset_names() {
-  std::vector<std::string> names;
-  for (const sim::DeviceSpec& spec : sim::presets()) {
-    names.push_back(spec.name);
-  }
-  return names;
-}
-
-std::string device_preset_table() {
-  std::string table =
-      "preset          memory    fp32    bf16     HBM      H2D      D2H   source of the figures\n"
-      "                   GiB  TFLOPS  TFLOPS    GB/s     GB/s     GB/s\n";
-  for (const sim::DeviceSpec& spec : sim::presets()) {
-    char row[160];
-    std::snprintf(row,
-                  sizeof(row),
-                  "%-14s %7.2f %7.1f %7.1f %7.0f %8.1f %8.1f   ",
-                  spec.name.c_str(),
-                  static_cast<double>(spec.memory_bytes) / 0x1p30,
-                  spec.float32_flops / 1e12,
-                  spec.float16_flops / 1e12,
-                  spec.memory_bytes_per_s / 1e9,
-                  spec.h2d_bytes_per_s / 1e9,
-                  spec.d2h_bytes_per_s / 1e9);
-    table += row + spec.source + "\n";
-  }
-  return table;
 }
 
 }  // namespace swapline::trainer

@@ -1,10 +1,12 @@
-// torch's own devices: the CPU, and any accelerator this torch was built with.
+// torch's own devices: the CPU, and one accelerator of this torch's.
+#include "swapline/device/backend.h"
 #include "trainer/device.h"
 
 #include <stdexcept>
+#include <utility>
 
+#include <ATen/Context.h>
 #include <c10/core/CachingDeviceAllocator.h>
-#include <c10/core/DeviceType.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 namespace swapline::trainer {
@@ -12,7 +14,8 @@ namespace {
 
 class TorchDevice : public Device {
  public:
-  TorchDevice(std::string type, c10::Device device) : Device(device), type_(std::move(type)) {
+  TorchDevice(std::string type, c10::Device device, std::unique_ptr<Backend> backend)
+      : Device(device), type_(std::move(type)), backend_(std::move(backend)) {
     if (!device.is_cpu()) {
       allocator_ = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device.type()));
     }
@@ -41,46 +44,34 @@ class TorchDevice : public Device {
 
  private:
   std::string type_;
+  std::unique_ptr<Backend> backend_;
   c10::DeviceAllocator* allocator_ = nullptr;
 };
 
-c10::DeviceType device_type(const std::string& type) {
-  return type == "cuda" ? c10::DeviceType::CUDA : c10::DeviceType::PrivateUse1;
-}
-
-int64_t num_devices(const std::string& type) {
-  const c10::DeviceType wanted = device_type(type);
-  // The simulated accelerator has the same device type as an NPU, under another name.
-  const bool is_named_so = type == "cuda" || c10::get_privateuse1_backend() == type;
-  return is_named_so && c10::impl::hasDeviceGuardImpl(wanted)
-             ? c10::impl::VirtualGuardImpl(wanted).deviceCount()
-             : 0;
+std::unique_ptr<Backend> load(const std::string& type) {
+  try {
+    return std::make_unique<Backend>(type);
+  } catch (const std::runtime_error& error) {
+    throw std::runtime_error("--device.type: found " + type + ", and " + error.what() +
+                             "; or use --device.type sim or cpu");
+  }
 }
 
 }  // namespace
 
-Devices make_torch_devices(const std::string& type, int64_t count) {
+Devices make_torch_device(const std::string& type) {
+  std::unique_ptr<Backend> backend = load(type);
+  const c10::Device device(type == "cpu" ? type : type + ":0");
+  if (!device.is_cpu()) {
+    if (c10::impl::VirtualGuardImpl(device.type()).deviceCount() == 0) {
+      throw std::runtime_error("--device.type: found " + type +
+                               ", and no such device on this machine; or use --device.type sim or "
+                               "cpu");
+    }
+    at::globalContext().lazyInitDevice(device.type());  // statistics are asked for before all else
+  }
   Devices devices;
-  if (type == "cpu") {
-    devices.push_back(std::make_unique<TorchDevice>(type, c10::Device(c10::DeviceType::CPU)));
-    return devices;
-  }
-  const int64_t there = num_devices(type);
-  if (there == 0) {
-    throw std::runtime_error("--device.type: found " + type +
-                             ", which this torch does not have on this machine; there are sim and "
-                             "cpu");
-  }
-  if (there < count) {
-    throw std::runtime_error("--device.type: found " + type + " with " + std::to_string(there) +
-                             " devices; --parallelism.pipeline-parallel-degree times "
-                             "--parallelism.expert-parallel-degree asks for " +
-                             std::to_string(count));
-  }
-  for (int64_t index = 0; index < count; ++index) {
-    devices.push_back(std::make_unique<TorchDevice>(
-        type, c10::Device(device_type(type), static_cast<c10::DeviceIndex>(index))));
-  }
+  devices.push_back(std::make_unique<TorchDevice>(type, device, std::move(backend)));
   return devices;
 }
 

@@ -59,8 +59,10 @@ std::string out_of_memory_message(const Config& config, const c10::OutOfMemoryEr
   if (!config.swap_layer_input.enable) {
     options += "turn on --swap-layer-input.enable, ";
   }
+  const bool has_chosen_memory = config.device.type == "sim";
   return found.substr(0, found.find('\n')) + "; " + options +
-         "lower --training.local-batch-size or --training.seq-len, or raise --device.memory";
+         "lower --training.local-batch-size or --training.seq-len" +
+         (has_chosen_memory ? ", or raise --device.memory" : "");
 }
 
 void print_layout(const Layout& layout) {

@@ -69,7 +69,7 @@ void check_virtual_optimizer(const Config& config) {
   if (config.optimizer.virtual_optimizer && config.device.type == "cpu") {
     throw UsageError(
         "--optimizer.virtual-optimizer: found with --device.type cpu, which has no second memory "
-        "to address; allowed with --device.type sim, cuda or npu");
+        "to address; allowed with --device.type sim, cuda, npu or xpu");
   }
 }
 

@@ -1,5 +1,6 @@
 // Devices, contexts, versions and settings of the fake Ascend runtime.
 #include "harness/fake_cann/acl.h"
+#include "harness/machine/kernels_library.h"
 
 #include <cstdarg>
 #include <cstdio>
@@ -44,6 +45,7 @@ ACL_FUNCTION aclError aclFinalize() {
   return ACL_SUCCESS;
 }
 ACL_FUNCTION aclError aclrtSetDevice(int32_t device) {
+  swapline::harness::load_kernels();
   const Locked machine;
   if (device < 0 || device >= machine->num_devices) {
     return ACL_ERROR_INVALID_PARAM;

@@ -1,5 +1,6 @@
 // Devices and errors of the fake CUDA runtime: some Hopper-like ones.
 #include "harness/fake_cuda/cudart.h"
+#include "harness/machine/kernels_library.h"
 
 #include <cstdio>
 #include <cstring>
@@ -64,6 +65,7 @@ cudaError_t cudaPeekAtLastError() {
 }
 
 cudaError_t cudaGetDeviceCount(int* count) {
+  swapline::harness::load_kernels();
   *count = Machine::get().num_devices;
   return cudaSuccess;
 }

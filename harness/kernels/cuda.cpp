@@ -6,6 +6,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/NativeFunctions.h>
+#include <ATen/ops/_fused_rms_norm_compositeimplicitautograd_dispatch.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/library.h>
 
@@ -96,6 +97,10 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& source, bool non_blocking) 
 std::vector<c10::RegistrationHandleRAII> install() {
   static const CudaBackend backend;
   set_backend(backend);
+  // Fused attention has no kernel of the CPU's under the same name; torch's composite has.
+  at::globalContext().setSDPUseFlash(false);
+  at::globalContext().setSDPUseMemEfficient(false);
+  at::globalContext().setSDPUseCuDNN(false);
   auto& dispatcher = c10::Dispatcher::singleton();
   std::vector<c10::RegistrationHandleRAII> installed;
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
@@ -120,6 +125,11 @@ const auto* const kInstalled = new std::vector<c10::RegistrationHandleRAII>(inst
 
 TORCH_LIBRARY_IMPL(aten, CUDA, m) {
   m.impl("copy_", &copy);
+}
+
+// Its backward has a kernel for CUDA alone: differentiated as torch's composite, as on the CPU.
+TORCH_LIBRARY_IMPL(aten, AutogradCUDA, m) {
+  m.impl("_fused_rms_norm", &at::compositeimplicitautograd::_fused_rms_norm);
 }
 
 }  // namespace

@@ -145,7 +145,7 @@ TEST(CommandLineErrors, ValueOutOfRangeNamesTheRange) {
 TEST(CommandLineErrors, UnknownWordNamesTheWordsAllowed) {
   expect_error({"--model.flavor", "9B"}, {"--model.flavor", "\"9B\"", "debugmodel", "405B"});
   expect_error({"--device.preset", "abacus"}, {"--device.preset", "ascend-910b", "h100-sxm"});
-  expect_error({"--device.type", "tpu"}, {"--device.type", "sim, cpu, cuda, npu"});
+  expect_error({"--device.type", "tpu"}, {"--device.type", "sim, cpu, cuda, npu, xpu"});
   expect_error({"--activation-checkpoint.mode", "some"}, {"full, selective, none"});
 }
 

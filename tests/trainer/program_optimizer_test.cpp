@@ -118,8 +118,9 @@ TEST(ProgramOptimizer, ASizeThatCannotBeIsRefused) {
   expect_usage_error(kVirtual + name + " 1,2", {name, "2 sizes", "one for each of 1"});
   expect_usage_error(kVirtual + name + " 1,2,3 --parallelism.pipeline-parallel-degree 2",
                      {name, "3 sizes", "one for each of 2"});
-  expect_usage_error(kVirtual + "--device.type cpu",
-                     {"--optimizer.virtual-optimizer", "--device.type cpu", "sim, cuda or npu"});
+  expect_usage_error(
+      kVirtual + "--device.type cpu",
+      {"--optimizer.virtual-optimizer", "--device.type cpu", "sim, cuda, npu or xpu"});
 }
 
 }  // namespace

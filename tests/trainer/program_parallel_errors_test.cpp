@@ -67,6 +67,14 @@ TEST(ProgramParallelErrors, ThereIsOneCpu) {
                      {"--parallelism", "found 4 devices", "--device.type cpu", "allowed is 1"});
 }
 
+TEST(ProgramParallelErrors, RealDevicesAreOneInAProcess) {
+  for (const std::string type : {"cuda", "npu", "xpu"}) {
+    expect_usage_error(
+        kFourStages + "--device.type " + type,
+        {kDegree, kExperts, "= 4 devices", "--device.type " + type, "allowed is 1", "sim"});
+  }
+}
+
 TEST(ProgramParallelErrors, MicrobatchesDivideTheLocalBatch) {
   expect_usage_error(kFourStages + kMicrobatchSize + " 3",
                      {kMicrobatchSize + ": found 3", "--training.local-batch-size, 8"});

@@ -181,6 +181,7 @@ TEST(ProgramErrors, FailureAtRunTimeExitsWithOne) {
   expect_one_line_error(train_small("--data.path /nowhere"), 1, "--data.path");
   expect_one_line_error(train_small("--device.type cuda"), 1, "--device.type");
   expect_one_line_error(train_small("--device.type npu"), 1, "--device.type");
+  expect_one_line_error(train_small("--device.type xpu"), 1, "libtorch_xpu.so");
   expect_one_line_error(train_small("--job.dump-folder /proc/nowhere"), 1, "--job.dump-folder");
 }
 

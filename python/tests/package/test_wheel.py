@@ -48,6 +48,7 @@ def test_holds_libraries_headers_program_and_types(installed):
     for name in (
         "lib/libswapline.so",
         "lib/libswapline_sim.so",
+        "lib/libswapline_sim_device.so",
         "include/swapline/swapline.h",
         "include/sim/torch/sim.h",
         "share/cmake/swapline/swaplineConfig.cmake",
@@ -98,6 +99,13 @@ def test_the_program_runs_from_the_package(installed):
         sys.executable, "-m", "swapline", "devices", cwd=installed.parent, PYTHONPATH=str(installed)
     )
     assert "h100-sxm" in printed
+
+
+def test_the_program_finds_the_simulator_in_the_package(installed):
+    small = ("--training.steps=1", "--training.seq-len=64", "--model.num-layers=1")
+    train = [sys.executable, "-m", "swapline", "train", "--training.local-batch-size=1", *small]
+    printed = run(*train, cwd=installed.parent, PYTHONPATH=str(installed))
+    assert "step:  1  loss:" in printed
 
 
 def test_a_torch_of_another_minor_version_is_refused_in_words():

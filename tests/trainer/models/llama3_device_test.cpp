@@ -42,7 +42,7 @@ class Llama3DeviceTest : public testing::Test {
   }
   void TearDown() override { EXPECT_EQ(sim_.front()->num_races(), 0); }
 
-  Devices cpu_ = make_torch_devices("cpu", 1);
+  Devices cpu_ = make_torch_device("cpu");
   Devices sim_;
 };
 

@@ -22,7 +22,7 @@ Llama3Shape tiny_shape() {
 
 class Llama3Test : public testing::Test {
  protected:
-  Devices cpu_ = make_torch_devices("cpu", 1);
+  Devices cpu_ = make_torch_device("cpu");
   ParameterFactory parameters_{at::kFloat, 42};
 
   Llama3 make(const Llama3Shape& shape, int64_t seq_len, ParameterFactory& parameters) {

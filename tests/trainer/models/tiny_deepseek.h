@@ -14,7 +14,7 @@
 namespace swapline::trainer {
 
 inline std::unique_ptr<Device> cpu_device() {
-  return std::move(make_torch_devices("cpu", 1).front());
+  return std::move(make_torch_device("cpu").front());
 }
 
 inline Config config_of(const std::string& flavor) {
