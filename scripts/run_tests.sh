@@ -11,5 +11,18 @@ python=python3
 # One thread: the models are small, and idle OpenMP threads spin.
 failed=0
 OMP_NUM_THREADS=1 PYTHONPATH=build/release/python "$python" -m pytest -q python/tests || failed=1
+OMP_NUM_THREADS=1 PYTHONPATH=build/release/python "$python" -m pytest -q tests/backends || failed=1
+# The CUDA wheel takes half a gigabyte: only where `run_backend_tests.sh cuda` has been called.
+backends=(npu)
+[[ ! -f build/backends/cuda/.installed ]] || backends+=(cuda)
+for backend in "${backends[@]}"; do
+  result=0
+  bash scripts/run_backend_tests.sh "$backend" || result=$?
+  case $result in
+    0) ;;
+    3) echo "tests/backends on $backend: skipped, its packages cannot be had here" ;;
+    *) failed=1 ;;
+  esac
+done
 ctest --test-dir build/release --output-on-failure -j2 || failed=1
 exit "$failed"

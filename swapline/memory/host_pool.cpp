@@ -87,10 +87,14 @@ HostPool::HostPool(c10::Device device, HostPoolOptions options)
 
 HostPool::~HostPool() {
   try {
-    impl_->remove_free_slabs();
-    impl_->slabs.empty_cache();
-  } catch (...) {  // A device that failed: its copies are over, the slabs go all the same.
+    if (takes_calls(impl_->slabs.device())) {
+      impl_->remove_free_slabs();
+      impl_->slabs.empty_cache();
+      return;
+    }
+  } catch (...) {  // It failed meanwhile.
   }
+  impl_->slabs.abandon();
 }
 
 c10::Device HostPool::device() const {

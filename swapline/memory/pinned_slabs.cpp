@@ -157,6 +157,14 @@ void PinnedSlabs::remove(uintptr_t slab) {
   stats.num_slabs = slabs_.size();
 }
 
+void PinnedSlabs::abandon() noexcept {
+  for (const auto& [slab, storage] : slabs_) {
+    c10::StorageImpl* impl = storage.unsafeGetStorageImpl();
+    c10::DataPtr data = impl->set_data_ptr(c10::DataPtr(nullptr, impl->device()));
+    data.release_context();
+  }
+}
+
 void PinnedSlabs::empty_cache() {
   if (auto* caching = dynamic_cast<at::HostAllocator*>(allocator_)) {
     caching->empty_cache();

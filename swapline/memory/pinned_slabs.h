@@ -34,6 +34,9 @@ class PinnedSlabs {
   // Throws: HostMemoryError; nothing is changed then.
   std::pair<uintptr_t, size_t> add(size_t bytes);
   void remove(uintptr_t slab);
+  // The device has failed. Giving pinned memory back throws then, in torch's deleters, which may
+  // not throw: it stays the process's.
+  void abandon() noexcept;
   uintptr_t slab_of(uintptr_t data) const;
   const c10::Storage& storage_of(uintptr_t slab) const { return slabs_.at(slab); }
   // What was removed goes back to the system.

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 namespace swapline {
 
@@ -22,6 +23,18 @@ inline SharedEvent record_event(const c10::Stream& stream,
 inline bool is_done(const SharedEvent& event) noexcept {
   try {
     return event->query();
+  } catch (...) {
+    return false;
+  }
+}
+
+// Whether the device still takes calls. One that has failed throws from each, or, as torch_npu
+// does for events of calls that were never made, waits for ever.
+inline bool takes_calls(c10::Device device) noexcept {
+  try {
+    const c10::impl::VirtualGuardImpl guard(device.type());
+    guard.queryStream(guard.getStream(device));
+    return true;
   } catch (...) {
     return false;
   }

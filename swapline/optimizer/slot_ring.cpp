@@ -41,9 +41,10 @@ void SlotRing::grow(size_t num_slots, size_t slot_bytes, bool must) {
   }
   num_open_ += adopted.size() + fresh.size();
   if (!fresh.empty()) {
-    const SharedEvent allocated = record_event(context_->copies().compute_stream());
+    const c10::Stream compute = context_->copies().compute_stream();
+    const SharedEvent allocated = record_event(compute);
     for (auto& bytes : fresh) {
-      free_.push_back({std::move(bytes), allocated, nullptr, nullptr});
+      free_.push_back({std::move(bytes), allocated, nullptr, nullptr, compute});
     }
   }
   // Behind the fresh ones: these are still being copied out.
@@ -62,7 +63,8 @@ std::optional<Slot> SlotRing::adopt(size_t slot_bytes) {
       return Slot{byte_tensor(c10::Storage(std::move(storage)), slot_bytes),
                   nullptr,
                   std::move(released.stored),
-                  nullptr};
+                  nullptr,
+                  released.pool};
     }
   }
   return std::nullopt;
@@ -107,8 +109,8 @@ void SlotRing::release_free() {
     const SharedEvent last = slot.loaded ? slot.loaded : slot.stored;
     if (last) {
       const c10::Storage& storage = slot.bytes.storage();
-      released_.push_back({storage.getWeakStorageImpl(), last});
-      context_->release_later(storage, last, Wait::kReleaseSlotAfterStore);
+      released_.push_back({storage.getWeakStorageImpl(), last, slot.pool});
+      context_->release_later(storage, last, Wait::kReleaseSlotAfterStore, slot.pool);
     }
   }
 }

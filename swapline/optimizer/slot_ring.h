@@ -23,6 +23,7 @@ struct Slot {
   SharedEvent allocated;  // on the compute stream: its former users are done; null: known already
   SharedEvent stored;     // its last copy out; null: none in flight
   SharedEvent loaded;     // its last copy in; null: none
+  std::optional<c10::Stream> pool = {};  // the stream that was current when it was allocated
 };
 
 // Slots are allocated on the compute stream, so that their blocks stay in its pool, and given to
@@ -56,6 +57,7 @@ class SlotRing {
   struct Released {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;
     SharedEvent stored;
+    std::optional<c10::Stream> pool;
   };
 
   std::optional<Slot> adopt(size_t slot_bytes);

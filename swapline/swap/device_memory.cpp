@@ -25,10 +25,10 @@ c10::Storage make_storage(c10::DataPtr memory,
 
 }  // namespace
 
-void note_last_use(const c10::Storage& memory, const c10::Stream& last_use) {
-  if (memory && memory.nbytes() > 0) {
-    c10::impl::VirtualGuardImpl(memory.device_type())
-        .recordDataPtrOnStream(memory.data_ptr(), last_use);
+void note_last_use(const PooledStorage& memory, const c10::Stream& last_use) {
+  if (memory.storage && memory.storage.nbytes() > 0 && memory.pool != last_use) {
+    c10::impl::VirtualGuardImpl(memory.storage.device_type())
+        .recordDataPtrOnStream(memory.storage.data_ptr(), last_use);
   }
 }
 
@@ -40,34 +40,36 @@ DeviceMemory::DeviceMemory(const at::Tensor& tensor, Release release)
       device_(tensor.device()),
       storage_(tensor.storage()) {}
 
-c10::Storage DeviceMemory::let_go(const c10::Stream& last_use) {
-  note_last_use(storage_, last_use);
+PooledStorage DeviceMemory::let_go(const c10::Stream& last_use) {
+  note_last_use(memory(), last_use);
+  const auto pool = std::exchange(pool_, std::nullopt);
   if (release_ == Release::kDrop) {
-    return std::exchange(storage_, c10::Storage());
+    return {std::exchange(storage_, c10::Storage()), pool};
   }
   // No public call takes memory out from under live tensors without copying it.
   c10::StorageImpl* impl = storage_.unsafeGetStorageImpl();
   c10::DataPtr memory = impl->set_data_ptr(c10::DataPtr(nullptr, impl->device()));
   impl->set_nbytes(0);
-  return make_storage(std::move(memory), bytes_, allocator_, device_);
+  return {make_storage(std::move(memory), bytes_, allocator_, device_), pool};
 }
 
-c10::Storage DeviceMemory::allocate() const {
+PooledStorage DeviceMemory::allocate() const {
   const c10::DeviceGuard on_device(device_);
   c10::Storage memory = make_storage(allocator_->allocate(bytes_), bytes_, allocator_, device_);
   // Looked at as the tensor it will be before it is looked at as bytes: torch_npu describes a
   // storage by the first look.
   view_.over(memory);
-  return memory;
+  return {std::move(memory), c10::impl::VirtualGuardImpl(device_.type()).getStream(device_)};
 }
 
-void DeviceMemory::put_back(const c10::Storage& memory) {
+void DeviceMemory::put_back(const PooledStorage& memory) {
+  pool_ = memory.pool;
   if (release_ == Release::kDrop) {
-    storage_ = memory;
+    storage_ = memory.storage;
     return;
   }
   // The counterpart of let_go(): the tensors see the same StorageImpl filled again.
-  c10::StorageImpl* from = memory.unsafeGetStorageImpl();
+  c10::StorageImpl* from = memory.storage.unsafeGetStorageImpl();
   c10::StorageImpl* impl = storage_.unsafeGetStorageImpl();
   impl->set_data_ptr_noswap(from->set_data_ptr(c10::DataPtr(nullptr, from->device())));
   from->set_nbytes(0);

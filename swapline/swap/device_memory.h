@@ -5,13 +5,16 @@
 // allocated on, at once. Work on another stream may still use it then: a layer input is often made
 // on a side stream (an expert exchange, a pipeline's receive) and used on another. So memory is
 // always let go with the stream that is behind its last use; the allocator, which knows the block's
-// own stream, keeps the block back when that is another one, and does nothing when it is the same.
+// own stream, keeps the block back when that is another one. When it is the same, CUDA's does
+// nothing, and torch_npu's keeps the block back all the same, until the host has seen that the use
+// is over. So it is not asked where the block's stream is known here.
 #pragma once
 
 #include "swapline/swap/swap_group.h"
 #include "swapline/swap/tensor_view.h"
 
 #include <cstddef>
+#include <optional>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Storage.h>
@@ -20,8 +23,14 @@
 
 namespace swapline::detail {
 
+// Memory, and the stream in whose pool it is; nullopt: not known.
+struct PooledStorage {
+  c10::Storage storage;
+  std::optional<c10::Stream> pool;
+};
+
 // Tells the allocator that `last_use` is the stream behind the last use of `memory`.
-void note_last_use(const c10::Storage& memory, const c10::Stream& last_use);
+void note_last_use(const PooledStorage& memory, const c10::Stream& last_use);
 
 class DeviceMemory {
  public:
@@ -35,6 +44,7 @@ class DeviceMemory {
   bool is_there() const { return storage_ && storage_.nbytes() > 0; }
   // Requires is_there().
   const c10::Storage& storage() const { return storage_; }
+  PooledStorage memory() const { return {storage_, pool_}; }
   // Handles of the storage, this one included.
   size_t num_holders() const { return storage_ ? storage_.use_count() : 0; }
 
@@ -42,12 +52,12 @@ class DeviceMemory {
   // of the storage, which has 0 bytes then, whoever holds it. Either way what is returned keeps the
   // memory alive. Requires is_there(), and `last_use` behind everything that uses it. Throws what
   // the allocator throws; nothing is changed then.
-  c10::Storage let_go(const c10::Stream& last_use);
+  PooledStorage let_go(const c10::Stream& last_use);
   // Memory of the same size from the same allocator, in the pool of the current stream; it holds no
   // bytes of the tensors yet. Throws what the allocator throws (c10::OutOfMemoryError).
-  c10::Storage allocate() const;
+  PooledStorage allocate() const;
   // The memory is the storage's from now on. Requires: not is_there().
-  void put_back(const c10::Storage& memory);
+  void put_back(const PooledStorage& memory);
 
  private:
   Release release_;
@@ -57,6 +67,7 @@ class DeviceMemory {
   c10::Device device_;
   // kDrop: none while the memory is let go. kInPlace: always the tensors'.
   c10::Storage storage_;
+  std::optional<c10::Stream> pool_;  // of memory that was allocated here
 };
 
 }  // namespace swapline::detail

@@ -15,7 +15,7 @@ namespace swapline {
 
 struct SwapContext::Impl {
   struct Pending {
-    c10::Storage storage;
+    detail::PooledStorage memory;
     SharedEvent done;
     Wait why;
   };
@@ -32,6 +32,9 @@ SwapContext::SwapContext(c10::Device device, SwapContextOptions options)
       impl_(std::make_unique<Impl>()) {}
 
 SwapContext::~SwapContext() {
+  if (!takes_calls(device())) {
+    return;
+  }
   try {
     for (const Impl::Pending& item : impl_->pending) {
       item.done->synchronize();
@@ -78,10 +81,14 @@ int64_t SwapContext::num_host_failures() const {
   return impl_->num_host_failures;
 }
 
-void SwapContext::release_later(c10::Storage storage, SharedEvent done, Wait why) {
-  detail::note_last_use(storage, copies_.compute_stream());
+void SwapContext::release_later(c10::Storage storage,
+                                SharedEvent done,
+                                Wait why,
+                                std::optional<c10::Stream> pool) {
+  detail::PooledStorage memory{std::move(storage), pool};
+  detail::note_last_use(memory, copies_.compute_stream());
   const std::lock_guard lock(impl_->mutex);
-  impl_->pending.push_back({std::move(storage), std::move(done), why});
+  impl_->pending.push_back({std::move(memory), std::move(done), why});
 }
 
 void SwapContext::settle_done() {
@@ -95,7 +102,7 @@ void SwapContext::settle_all() {
   while (!impl_->pending.empty()) {
     const Impl::Pending& item = impl_->pending.front();
     order().make_wait(compute, *item.done, item.why);
-    detail::note_last_use(item.storage, compute);
+    detail::note_last_use(item.memory, compute);
     impl_->pending.pop_front();
   }
 }
@@ -104,7 +111,7 @@ size_t SwapContext::pending_release_bytes() const {
   const std::lock_guard lock(impl_->mutex);
   size_t bytes = 0;
   for (const Impl::Pending& item : impl_->pending) {
-    bytes += item.storage.nbytes();
+    bytes += item.memory.storage.nbytes();
   }
   return bytes;
 }

@@ -9,10 +9,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <c10/core/Stream.h>
 
 namespace swapline {
 
@@ -62,8 +64,12 @@ class SWAPLINE_API SwapContext {
   int64_t num_host_failures() const;
 
   // Device memory whose last copy out is still in flight and that nobody needs any more: held here
-  // until `done`, then freed by the next settle.
-  void release_later(c10::Storage storage, SharedEvent done, Wait why);
+  // until `done`, then freed by the next settle. `pool`: the stream that was current when it was
+  // allocated, where that is known.
+  void release_later(c10::Storage storage,
+                     SharedEvent done,
+                     Wait why,
+                     std::optional<c10::Stream> pool = std::nullopt);
   // Frees what is done. Never waits. Called by every swap operation.
   void settle_done();
   // Orders the compute stream after every pending copy and frees all: bounds what a host running

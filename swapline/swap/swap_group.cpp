@@ -98,7 +98,8 @@ struct SwapGroup::Impl {
   void keep_until(const SharedEvent& done, Wait why) {
     for (const Part& part : parts) {
       if (part.device.is_there()) {
-        context.release_later(part.device.storage(), done, why);
+        const detail::PooledStorage memory = part.device.memory();
+        context.release_later(memory.storage, done, why, memory.pool);
       }
     }
   }
@@ -178,9 +179,9 @@ struct SwapGroup::Impl {
   }
 
   // The memory of each part leaves the group; the caller decides when it dies.
-  std::vector<c10::Storage> take_device_memory() {
+  std::vector<detail::PooledStorage> take_device_memory() {
     const c10::Stream compute = context.copies().compute_stream();
-    std::vector<c10::Storage> memory;
+    std::vector<detail::PooledStorage> memory;
     for (Part& part : parts) {
       memory.push_back(part.device.let_go(compute));
     }
@@ -194,17 +195,17 @@ struct SwapGroup::Impl {
       out_done = nullptr;
     }
     size_t still_held = 0;
-    for (const c10::Storage& memory : take_device_memory()) {
-      still_held += memory.use_count() > 1 ? memory.nbytes() : 0;
+    for (const auto& [storage, pool] : take_device_memory()) {
+      still_held += storage.use_count() > 1 ? storage.nbytes() : 0;
     }
     return still_held;
   }
 
   void start_copies_in() {
-    std::vector<c10::Storage> memory;
+    std::vector<detail::PooledStorage> memory;
     for (const Part& part : parts) {
       memory.push_back(part.device.allocate());
-      context.note_device_memory(memory.back(), options.kind);
+      context.note_device_memory(memory.back().storage, options.kind);
     }
     CopyStreams& copies = context.copies();
     const SharedEvent allocated = record_event(copies.compute_stream());
@@ -215,12 +216,12 @@ struct SwapGroup::Impl {
     SharedEvent last;
     try {
       for (size_t i = 0; i < parts.size(); ++i) {
-        copy(/*out=*/false, memory[i], parts[i], last);
+        copy(/*out=*/false, memory[i].storage, parts[i], last);
       }
     } catch (...) {
-      for (const c10::Storage& storage : memory) {
+      for (const auto& [storage, pool] : memory) {
         if (last) {
-          context.release_later(storage, last, Wait::kUseAfterSwapIn);
+          context.release_later(storage, last, Wait::kUseAfterSwapIn, pool);
         }
       }
       throw;
@@ -303,8 +304,8 @@ void SwapGroup::release_device_storage_when_done() {
   Impl& group = impl();
   const Transition& transition = group.require(Call::kReleaseWhenDone);
   group.check_aliases();
-  for (c10::Storage& memory : group.take_device_memory()) {
-    group.context.release_later(std::move(memory), group.out_done, Wait::kReleaseAfterSwapOut);
+  for (const auto& [storage, pool] : group.take_device_memory()) {
+    group.context.release_later(storage, group.out_done, Wait::kReleaseAfterSwapOut, pool);
   }
   group.residency = transition.to;
 }
@@ -327,7 +328,7 @@ void SwapGroup::wait_swap_in() {
   // It was allocated on the stream that was current at swap_in(), and whoever frees it need not
   // know.
   for (const Impl::Part& part : group.parts) {
-    detail::note_last_use(part.device.storage(), group.context.copies().compute_stream());
+    detail::note_last_use(part.device.memory(), group.context.copies().compute_stream());
   }
   // The copies in came after the copies out: compute is behind both now.
   group.out_done = nullptr;

@@ -1,6 +1,7 @@
-// DropWait for Python: contexts that leave one wait out.
+// For Python: contexts that leave one wait out, and what uses every wait of the swap core.
 #include "swapline/swap/swap_context.h"
 #include "tests/support/drop_wait.h"
+#include "tests/support/swap_scenario.h"
 
 #include <memory>
 #include <optional>
@@ -31,6 +32,12 @@ PYBIND11_MODULE(swapline_drop_wait, module) {
     names.emplace_back(swapline::wait_name(static_cast<Wait>(i)));
   }
   module.attr("NAMES") = names;
+  module.def(
+      "swap_back_and_forth",
+      [](const at::Device& device, const std::shared_ptr<DropWait>& order) {
+        swapline::testing::swap_back_and_forth(device, order);
+      },
+      py::call_guard<py::gil_scoped_release>());
   py::class_<DropWait, std::shared_ptr<DropWait>>(module, "DropWait")
       .def(py::init([](const std::optional<std::string>& name) {
              return std::make_shared<DropWait>(name ? std::optional(wait_of(*name)) : std::nullopt);

@@ -9,6 +9,7 @@ import sys
 import pytest
 import torch
 
+pytestmark = pytest.mark.any_schedule
 BUILD = pathlib.Path(__file__).resolve().parents[2] / "build" / "release"
 PROJECT = """
 cmake_minimum_required(VERSION 3.24)

@@ -9,6 +9,7 @@ import subprocess
 import pytest
 import torch
 
+pytestmark = pytest.mark.any_schedule
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "release"
 SMALL = (

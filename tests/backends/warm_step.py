@@ -1,4 +1,4 @@
-"""Runs a training loop twice, without swap and with it, and compares bits and what was waited for."""
+"""Runs a training loop without swap and with it; compares bits and what was waited for."""
 
 import dataclasses
 import pathlib
