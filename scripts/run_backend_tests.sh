@@ -25,7 +25,8 @@ for backend in "${backends[@]}"; do
   # torch_npu finds its vendor's libraries on the library path, CUDA's torch beside itself.
   libraries=${LD_LIBRARY_PATH-}
   [[ $backend != npu ]] || libraries=$root/runtime/lib${libraries:+:$libraries}
-  HARNESS_RUNTIME=$root/runtime LD_LIBRARY_PATH=$libraries OMP_NUM_THREADS=1 \
+  # A backend whose queue has ended may wait for ever.
+  timeout --kill-after=10 1500 env HARNESS_RUNTIME="$root/runtime" LD_LIBRARY_PATH="$libraries" OMP_NUM_THREADS=1 \
     PYTHONPATH=build/release/python "$root/venv/bin/python" -m pytest -q -p no:cacheprovider -rs \
     tests/backends --device "$backend" "$@" || failed=1
 done

@@ -12,6 +12,13 @@ namespace swapline {
 namespace {
 
 c10::Stream side_stream(c10::Device device) {
+  CopyStreams::check_device(device);
+  return c10::impl::VirtualGuardImpl(device.type()).getNewStream(device);
+}
+
+}  // namespace
+
+void CopyStreams::check_device(c10::Device device) {
   TORCH_CHECK(device.type() != c10::kCPU && device.type() != c10::kMeta,
               "CopyStreams: a device with memory of its own is needed, not ",
               device);
@@ -23,10 +30,7 @@ c10::Stream side_stream(c10::Device device) {
               "; this process sees ",
               static_cast<int>(guard.deviceCount()),
               " of them");
-  return guard.getNewStream(device);
 }
-
-}  // namespace
 
 CopyStreams::CopyStreams(c10::Device device, std::shared_ptr<StreamOrder> order)
     : device_(device),

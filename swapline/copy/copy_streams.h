@@ -35,6 +35,9 @@ struct CopyStats {
 // Thread-safe as far as one device's work is ordered by its streams.
 class SWAPLINE_API CopyStreams {
  public:
+  // Throws c10::Error for a device that is not there or has no memory of its own.
+  static void check_device(c10::Device device);
+
   // `order` is asked for every wait; default: a plain StreamOrder.
   explicit CopyStreams(c10::Device device, std::shared_ptr<StreamOrder> order = nullptr);
 

@@ -1,6 +1,8 @@
 // Everything that can be refused is refused here, before anything is touched.
 #include "swapline/optimizer/param_list.h"
 
+#include "swapline/swap/eligibility.h"
+
 #include <utility>
 
 #include <ATen/ops/empty_strided.h>
@@ -35,6 +37,12 @@ void check_param(const at::Tensor& tensor, const std::string& name) {
               " for sizes ",
               tensor.sizes(),
               "): make it contiguous");
+  TORCH_CHECK(
+      !is_in_private_format(tensor),
+      name,
+      " is kept by its device in a private format (torch_npu's internal formats, such as "
+      "FRACTAL_NZ), which cannot be cut: torch_npu.npu_format_cast(tensor, 2) gives a plain "
+      "one");
 }
 
 }  // namespace

@@ -10,7 +10,6 @@
 #include <c10/core/impl/COW.h>
 
 namespace swapline {
-namespace {
 
 // torch_npu may keep a tensor in one of CANN's fractal formats (FRACTAL_NZ and others), whose bytes
 // are not those of the tensor's strides: a copy of them would be cast on its way.
@@ -26,6 +25,8 @@ bool is_in_private_format(const at::Tensor& tensor) {
   const int64_t format = format_of->typed<int64_t(const at::Tensor&)>().call(tensor);
   return std::find(kPlain.begin(), kPlain.end(), format) == kPlain.end();
 }
+
+namespace {
 
 // Reasons that need no look at the storage; nullptr: none.
 const char* refuse_kind(const at::Tensor& tensor) {

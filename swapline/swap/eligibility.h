@@ -25,4 +25,7 @@ using SwapPredicate = std::function<bool(const at::Tensor&)>;
 SWAPLINE_API SwapCheck is_valid_for_swap(const at::Tensor& tensor,
                                          const SwapPredicate& custom_check = {});
 
+// Its device keeps its bytes in another order than its strides say (torch_npu's internal formats).
+SWAPLINE_API bool is_in_private_format(const at::Tensor& tensor);
+
 }  // namespace swapline

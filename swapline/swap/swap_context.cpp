@@ -26,7 +26,7 @@ struct SwapContext::Impl {
 };
 
 SwapContext::SwapContext(c10::Device device, SwapContextOptions options)
-    : options_(std::move(options)),
+    : options_((CopyStreams::check_device(device), std::move(options))),
       host_(device, options_.host),
       copies_(device, options_.order),
       impl_(std::make_unique<Impl>()) {}

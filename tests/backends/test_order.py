@@ -1,4 +1,4 @@
-"""The order of copies and waits in a warm step is the one of docs/stream_order.md, on every device."""
+"""The order of copies and waits in a warm step is docs/stream_order.md's, on every device."""
 
 import contextlib
 
