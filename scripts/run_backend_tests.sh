@@ -27,7 +27,7 @@ for backend in "${backends[@]}"; do
   [[ $backend != npu ]] || libraries=$root/runtime/lib${libraries:+:$libraries}
   # A backend whose queue has ended may wait for ever.
   timeout --kill-after=10 1500 env HARNESS_RUNTIME="$root/runtime" LD_LIBRARY_PATH="$libraries" OMP_NUM_THREADS=1 \
-    PYTHONPATH=build/release/python "$root/venv/bin/python" -m pytest -q -p no:cacheprovider -rs \
+    PYTHONPATH=build/release/python "$root/venv/bin/python" -m pytest -q -p no:cacheprovider -rfEs \
     tests/backends --device "$backend" "$@" || failed=1
 done
 exit "$failed"
