@@ -62,7 +62,7 @@ ADAMS = pytest.mark.parametrize(
 @pytest.mark.parametrize("how", ["foreach", "fused"])
 def test_adam(device, same_with_swap, ours, theirs, amsgrad, how):
     if device.kind == "npu" and how == "fused" and (theirs is torch.optim.Adam or amsgrad):
-        pytest.skip("torch_npu computes it on the CPU; ours refuses (test_faults_npu)")
+        pytest.skip("torch_npu computes it on the CPU; ours refuses (test_faults.py)")
     same_with_swap(training(device, ours, theirs, amsgrad=amsgrad, lr=1e-2, **{how: True}))
 
 
@@ -104,7 +104,9 @@ def test_muon(device, same_with_swap):
 
 
 @pytest.mark.devices(
-    "sim", "cuda", why="kernels of an NPU cannot address host memory; refused (test_faults_npu)"
+    "sim",
+    "cuda",
+    why="kernels of an NPU cannot address host memory: a warning, and they are swapped (test_faults.py)",
 )
 @pytest.mark.parametrize("size", [4096 / 2**30, "all"])
 def test_mapped_states(device, same_with_swap, size):
@@ -131,7 +133,7 @@ def test_several_groups(device, same_with_swap):
 def test_grad_scaler_with_an_inf(device, same_with_swap, how):
     """The third step has an inf: no parameter changes."""
     if device.kind == "npu" and how == "fused":
-        pytest.skip("torch_npu's fused kernel ignores scales: ours is right (test_faults_npu)")
+        pytest.skip("torch_npu's fused kernel ignores scales: ours is right (test_faults.py)")
 
     def run(is_swapped):
         params = make_params(device)

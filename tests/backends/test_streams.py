@@ -111,9 +111,7 @@ def test_the_second_device_while_the_first_is_current(device, same_with_swap, wa
     same_with_swap(run)
 
 
-@pytest.mark.devices(
-    "sim", "cuda", why="events do not order across NPUs of one process (test_faults_npu)"
-)
+@pytest.mark.devices("sim", "cuda", why="events do not order across NPUs of one process")
 def test_a_model_over_two_devices(device, same_with_swap):
     if device.module.device_count() < 2:
         pytest.skip(f"there is one {device}")
