@@ -106,7 +106,7 @@ def test_muon(device, same_with_swap):
 @pytest.mark.devices(
     "sim",
     "cuda",
-    why="kernels of an NPU cannot address host memory: a warning, and they are swapped (test_faults.py)",
+    why="no kernel of an NPU's addresses host memory: they are swapped (test_faults.py)",
 )
 @pytest.mark.parametrize("size", [4096 / 2**30, "all"])
 def test_mapped_states(device, same_with_swap, size):
