@@ -213,3 +213,16 @@ def test_memory_between_steps(device):
         optimizer.step()
     optimizer.drain()
     assert optimizer.device_state_bytes() == 0 < optimizer.stats()["state_bytes"]
+
+
+def test_slots_are_free_for_others_with_the_next_call(device):
+    """The last ones, when their copies out are done and the optimizer or its context is called."""
+    params, context = make_params(device), device.context()
+    optimizer = optim.AdamW(params, lr=1e-2, foreach=True, context=context, **SMALL_CHUNKS)
+    for last_call in (optimizer.zero_grad, context.settle_done, optimizer.drain):
+        set_grads(params)
+        optimizer.step()
+        device.synchronize()
+        assert context.pending_release_bytes > 0
+        last_call()
+        assert context.pending_release_bytes == 0
