@@ -3,7 +3,17 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from models import DIM, ROWS, Layer, make_batch, make_model, sgd, train_step, values_of
+from models import (
+    DIM,
+    ROWS,
+    Layer,
+    make_batch,
+    make_model,
+    recomputing,
+    sgd,
+    train_step,
+    values_of,
+)
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -167,8 +177,6 @@ def test_a_layer_that_returns_its_input(device, same_with_swap):
             return hidden_states
 
     def run(is_swapped):
-        from models import recomputing
-
         model, x = make_model(device), make_batch(device)
         model.layers[2] = Through().to(device.at())
         with recomputing("recompute", model, is_swapped, device):
