@@ -21,19 +21,10 @@ class CudaBackend final : public Backend {
                const std::string& name,
                const std::vector<HarnessTouchedBytes>& touched,
                std::function<void()> run) const override {
-    auto* held = new std::function<void()>(std::move(run));
-    const int failed = harness_launch(
-        stream_of(device),
-        name.c_str(),
-        touched.data(),
-        touched.size(),
-        [](void* run) { (*static_cast<std::function<void()>*>(run))(); },
-        held,
-        [](void* run) { delete static_cast<std::function<void()>*>(run); });
-    if (failed != 0) {
-      delete held;
-      TORCH_CHECK(false, "CUDA error: the launch of ", name, " failed (fake CUDA)");
-    }
+    TORCH_CHECK(launch(stream_of(device), name, touched, std::move(run)) == 0,
+                "CUDA error: the launch of ",
+                name,
+                " failed (fake CUDA)");
   }
 
   void finish(c10::Device device) const override { harness_finish(stream_of(device)); }

@@ -332,6 +332,25 @@ class Call {
 
 }  // namespace
 
+int launch(void* stream,
+           const std::string& name,
+           const std::vector<HarnessTouchedBytes>& touched,
+           std::function<void()> run) {
+  auto* held = new std::function<void()>(std::move(run));
+  const int failed = harness_launch(
+      stream,
+      name.c_str(),
+      touched.data(),
+      touched.size(),
+      [](void* run) { (*static_cast<std::function<void()>*>(run))(); },
+      held,
+      [](void* run) { delete static_cast<std::function<void()>*>(run); });
+  if (failed != 0) {
+    delete held;
+  }
+  return failed;
+}
+
 void set_backend(const Backend& backend) {
   the_backend = &backend;
 }

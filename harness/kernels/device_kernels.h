@@ -39,6 +39,12 @@ class Backend {
   virtual bool ignores(std::string_view op, std::string_view argument) const { return false; }
 };
 
+// harness_launch of a function. Not 0: it was told to fail.
+int launch(void* stream,
+           const std::string& name,
+           const std::vector<HarnessTouchedBytes>& touched,
+           std::function<void()> run);
+
 void set_backend(const Backend& backend);
 bool is_on_backend(const at::Tensor& tensor);
 

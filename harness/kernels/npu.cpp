@@ -26,21 +26,8 @@ class NpuBackend final : public Backend {
                const std::vector<HarnessTouchedBytes>& touched,
                std::function<void()> run) const override {
     void* stream = c10_npu::getCurrentNPUStream(device.index()).stream(false);
-    at_npu::native::OpCommand::RunOpApiV2(name, [stream, name, touched, run]() -> int {
-      auto* held = new std::function<void()>(run);
-      const int failed = harness_launch(
-          stream,
-          name.c_str(),
-          touched.data(),
-          touched.size(),
-          [](void* run) { (*static_cast<std::function<void()>*>(run))(); },
-          held,
-          [](void* run) { delete static_cast<std::function<void()>*>(run); });
-      if (failed != 0) {
-        delete held;
-      }
-      return failed;
-    });
+    at_npu::native::OpCommand::RunOpApiV2(
+        name, [stream, name, touched, run]() -> int { return launch(stream, name, touched, run); });
   }
 
   void finish(c10::Device device) const override {
